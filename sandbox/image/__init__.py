@@ -1,0 +1,1 @@
+"""The sandbox's image: what it is built from and what runs inside it."""
