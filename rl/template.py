@@ -159,7 +159,6 @@ class Template:
         self.chat_template = chat_template(config)
         self.stop_id = self._known(IM_END)
         self._known(IM_START)
-        self._parameters = tool_schema(config.tool_name)["function"]["parameters"]
         self._open, self._between, self._close = self._suffix_pieces()
 
     def prompt_ids(self, problem: str) -> list[int]:
@@ -182,48 +181,18 @@ class Template:
         # Joined pieces can take more tokens than they had apart, so shrink until they fit.
         for keep in range(limit_tokens - len(self._encode(CUT_MARKER)), 0, -1):
             head, tail = ids[: keep - keep // 2], ids[len(ids) - keep // 2 :]
-            text = defuse(self.tokenizer.decode(head) + CUT_MARKER + self.tokenizer.decode(tail))
+            text = defuse(self.decode(head) + CUT_MARKER + self.decode(tail))
             if len(self._encode(text)) <= limit_tokens:
                 return text
         return ""
 
     def parse_turn(self, text: str) -> Turn:
-        """Read one turn of the model (special tokens kept in `text`)."""
-        calls = [self._parse_call(body) for body in _call_bodies(text)]
-        closed = re.search(r"<answer>.*?</answer>", text, re.DOTALL) is not None
-        return Turn(calls=calls, answered=closed and not calls)
+        """Read one turn of the model, as `decode` gives it."""
+        return parse_turn(text, self.config.tool_name)
 
-    def _parse_call(self, body: str | None) -> Call | BadCall:
-        if body is None:
-            return BadCall("<tool_call> is not closed by </tool_call>")
-        try:
-            call = json.loads(body)
-        except json.JSONDecodeError as error:
-            return BadCall(f"the call is not valid JSON: {error}")
-        except RecursionError:
-            return BadCall("the call is not valid JSON: nested too deeply")
-        if not isinstance(call, dict) or "name" not in call or "arguments" not in call:
-            return BadCall('expected a JSON object {"name": ..., "arguments": {...}}')
-        name, arguments = call["name"], call["arguments"]
-        if name != self.config.tool_name:
-            return BadCall(f"unknown tool {json.dumps(name)[:80]}; the tool is {self.config.tool_name}")
-        if not isinstance(arguments, dict):
-            return BadCall(f"arguments must be an object, not {type(arguments).__name__}")
-        reason = self._schema_fault(arguments)
-        return BadCall(reason) if reason else Call(name, arguments)
-
-    def _schema_fault(self, arguments: dict[str, Any]) -> str | None:
-        for name in self._parameters["required"]:
-            if name not in arguments:
-                return f"argument {name} is missing"
-        for name, value in arguments.items():
-            if name not in self._parameters["properties"]:
-                return f"unknown argument {json.dumps(name)[:80]}"
-            if not isinstance(value, str):
-                return f"argument {name} must be a string, not {type(value).__name__}"
-            if any("\ud800" <= c <= "\udfff" for c in value):
-                return f"argument {name} holds half of a surrogate pair, which is no text"
-        return None
+    def decode(self, ids: list[int]) -> str:
+        """The text of `ids`, special tokens kept and spaces as they are."""
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def _suffix_pieces(self) -> tuple[str, str, str]:
         """The text before, between and after tool results, cut out of a rendered conversation."""
@@ -254,6 +223,13 @@ class Template:
         return ids[0]
 
 
+def parse_turn(text: str, tool_name: str) -> Turn:
+    """What a turn asks for. An answer counts only when nothing is called."""
+    calls = [_parse_call(body, tool_name) for body in _call_bodies(text)]
+    closed = re.search(r"<answer>.*?</answer>", text, re.DOTALL) is not None
+    return Turn(calls=calls, answered=closed and not calls)
+
+
 def _call_bodies(text: str) -> list[str | None]:
     """The text of each `<tool_call>`; None for one that is not closed."""
     bodies: list[str | None] = []
@@ -261,3 +237,38 @@ def _call_bodies(text: str) -> list[str | None]:
         body, closed, _ = piece.partition("</tool_call>")
         bodies.append(body.strip() if closed else None)
     return bodies
+
+
+def _parse_call(body: str | None, tool_name: str) -> Call | BadCall:
+    if body is None:
+        return BadCall("<tool_call> is not closed by </tool_call>")
+    try:
+        call = json.loads(body)
+    except RecursionError:
+        return BadCall("the call is not valid JSON: nested too deeply")
+    except ValueError as error:  # a number of thousands of digits is one too
+        return BadCall(f"the call is not valid JSON: {error}")
+    if not isinstance(call, dict) or "name" not in call or "arguments" not in call:
+        return BadCall('expected a JSON object {"name": ..., "arguments": {...}}')
+    name, arguments = call["name"], call["arguments"]
+    if name != tool_name:
+        return BadCall(f"unknown tool {json.dumps(name)[:80]}; the tool is {tool_name}")
+    if not isinstance(arguments, dict):
+        return BadCall(f"arguments must be an object, not {type(arguments).__name__}")
+    fault = _schema_fault(arguments, tool_schema(tool_name)["function"]["parameters"])
+    return BadCall(fault) if fault else Call(name, arguments)
+
+
+def _schema_fault(arguments: dict[str, Any], parameters: dict[str, Any]) -> str | None:
+    """Why `arguments` do not fit the tool, all of whose parameters are strings."""
+    for name in parameters["required"]:
+        if name not in arguments:
+            return f"argument {name} is missing"
+    for name, value in arguments.items():
+        if name not in parameters["properties"]:
+            return f"unknown argument {json.dumps(name)[:80]}"
+        if not isinstance(value, str):
+            return f"argument {name} must be a string, not {type(value).__name__}"
+        if any("\ud800" <= c <= "\udfff" for c in value):
+            return f"argument {name} holds half of a surrogate pair, which is no text"
+    return None
