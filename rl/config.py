@@ -97,7 +97,9 @@ class EngineConfig(Section):
     tensor_parallel: int = operational(1, ge=1, description="GPUs an engine")
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     max_num_seqs: int = operational(256, ge=1, description="sequences decoded at once")
-    kv_blocks: int | None = operational(None, ge=8, description="KV blocks; unset = from the free memory")
+    kv_memory_mb: int | None = operational(
+        None, ge=1, description="KV cache, MiB; unset = what gpu_memory leaves (on CPU: 1024)"
+    )
     block_size: int | None = operational(None, ge=16, description="tokens a KV block; unset = vLLM's default")
     gpu_memory: float = operational(0.85, gt=0, le=1, description="share of a GPU's memory")
     enforce_eager: bool = operational(False, description="no CUDA graphs, no compilation")

@@ -52,9 +52,8 @@ class Rollout:
     response_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    text: str = ""  # the response decoded, special tokens kept
+    turn_texts: list[str] = field(default_factory=list)  # what the model wrote, a string a turn
     calls: list[ToolCall] = field(default_factory=list)
-    turns: int = 0
     stop: StopReason | None = None
     error: str = ""
     weight_version: int = 0
@@ -64,6 +63,10 @@ class Rollout:
     @property
     def failed_calls(self) -> int:
         return sum(call.failed for call in self.calls)
+
+    @property
+    def turns(self) -> int:
+        return len(self.turn_texts)
 
     @property
     def sampled_tokens(self) -> int:

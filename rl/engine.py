@@ -1,0 +1,187 @@
+"""A vLLM engine as a Ray actor: rollouts run inside it, weights come in, facts go out.
+
+The rollout coroutines live in the engine's own process, so a turn costs no Ray call and a conversation
+stays where its KV cache is; tool calls go from here straight to the node's sandbox. One engine has one
+weight version at a time, and weights change only while no rollout runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl.config import EngineConfig, RolloutConfig, SamplingConfig, TemplateConfig
+from rl.rollout import Generation, roll_out
+from rl.template import Template
+from rl.trajectory import Problem, Rollout
+from sandbox.client import SandboxClient
+from sandbox.config import Limits
+
+CPU_KV_MEMORY_MB = 1024
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """Everything that an engine needs to start."""
+
+    model_dir: Path
+    engine: EngineConfig
+    template: TemplateConfig
+    limits: Limits
+    context_tokens: int
+    device: str
+    seed: int
+    sandbox_endpoint: str | None  # None: an engine that is never asked for rollouts with tools
+
+
+class Engine:
+    """vLLM `AsyncLLM`. Wrap in `ray.remote` to place it; every method is a coroutine."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        os.environ.update(engine_environment(spec))
+        from transformers import AutoTokenizer
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self.spec = spec
+        self.version = 0
+        self.running = 0
+        self._numbers = itertools.count()
+        tokenizer = AutoTokenizer.from_pretrained(spec.model_dir)
+        self.template = Template(tokenizer, spec.template)
+        engine = spec.engine
+        self.llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=str(spec.model_dir),
+                skip_tokenizer_init=True,
+                dtype=engine.dtype,
+                seed=spec.seed,
+                max_model_len=spec.context_tokens,
+                max_num_seqs=engine.max_num_seqs,
+                tensor_parallel_size=engine.tensor_parallel,
+                enforce_eager=engine.enforce_eager,
+                enable_prefix_caching=True,
+                gpu_memory_utilization=engine.gpu_memory,
+                kv_cache_memory_bytes=_kv_memory_bytes(spec),
+                generation_config="vllm",  # the model's own sampling defaults would bias RL
+                disable_log_stats=True,
+                **({"block_size": engine.block_size} if engine.block_size else {}),
+            )
+        )
+        self.sandbox = SandboxClient(spec.sandbox_endpoint) if spec.sandbox_endpoint else None
+
+    async def facts(self) -> dict[str, Any]:
+        """What runs here, for the run's records. Answers once the engine is up."""
+        import psutil
+        import vllm
+
+        await self._sample([self.template.stop_id], 1, SamplingConfig())
+        return {
+            "engine": f"{type(self.llm).__module__}.{type(self.llm).__qualname__}",
+            "vllm_version": vllm.__version__,
+            "device": self.spec.device,
+            "pids": [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))],
+        }
+
+    async def roll_out(
+        self, problem: Problem, config: RolloutConfig, sampling: SamplingConfig
+    ) -> Rollout:
+        if self.sandbox is None:
+            raise ValueError("this engine was started without a sandbox endpoint")
+        sandbox = self.sandbox
+        self.running += 1
+        try:
+            return await roll_out(
+                problem,
+                self.template,
+                config,
+                lambda ids, limit: self._sample(ids, limit, sampling),
+                lambda code, stdin: sandbox.run(code, stdin, self.spec.limits),
+            )
+        finally:
+            self.running -= 1
+
+    async def load_weights(self, path: Path, version: int) -> None:
+        """Take the weights in `path` (safetensors); the prefix cache of the old ones is dropped."""
+        if self.running:
+            raise RuntimeError(f"weights {version} pushed while {self.running} rollouts run")
+        await self.llm.pause_generation(mode="wait", clear_cache=True)
+        await self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
+        await self.llm.reset_prefix_cache()
+        await self.llm.resume_generation()
+        self.version = version
+
+    async def score(self, ids: list[int]) -> list[float]:
+        """The engine's log-probabilities of `ids[1:]`, each given the ids before it."""
+        from vllm import SamplingParams, TokensPrompt
+
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+        final = None
+        async for output in self.llm.generate(TokensPrompt(prompt_token_ids=ids), params, self._name()):
+            final = output
+        assert final is not None and final.prompt_logprobs is not None
+        positions = zip(ids[1:], final.prompt_logprobs[1:], strict=True)
+        return [scores[token].logprob for token, scores in positions if scores is not None]
+
+    async def shutdown(self) -> None:
+        if self.sandbox is not None:
+            await self.sandbox.close()
+        self.llm.shutdown()
+
+    async def _sample(self, ids: list[int], max_tokens: int, sampling: SamplingConfig) -> Generation:
+        from vllm import SamplingParams, TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            max_tokens=min(max_tokens, self.spec.context_tokens - len(ids)),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            stop_token_ids=[self.template.stop_id],
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        version, final = self.version, None
+        async for output in self.llm.generate(TokensPrompt(prompt_token_ids=ids), params, self._name()):
+            final = output
+        if final is None or final.prompt_token_ids is None:
+            raise RuntimeError("the engine ended a request without output")
+        completion = final.outputs[0]
+        logprobs: Any = completion.logprobs
+        return Generation(
+            prompt_ids=list(final.prompt_token_ids),
+            ids=list(completion.token_ids),
+            logprobs=list(logprobs.logprobs),
+            stopped=completion.finish_reason == "stop",
+            weight_version=version,
+        )
+
+    def _name(self) -> str:
+        return f"r{next(self._numbers)}"
+
+
+def _kv_memory_bytes(spec: EngineSpec) -> int | None:
+    megabytes = spec.engine.kv_memory_mb
+    if megabytes is None and spec.device == "cpu":
+        megabytes = CPU_KV_MEMORY_MB  # a share of the machine's memory is refused on a busy machine
+    return megabytes << 20 if megabytes is not None else None
+
+
+def engine_environment(spec: EngineSpec) -> dict[str, str]:
+    """Environment of an engine process; to be set before torch and vLLM are imported."""
+    common = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "TOKENIZERS_PARALLELISM": "false"}
+    if spec.device != "cpu":
+        return common
+    return common | {
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(spec.engine.threads),
+        "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads starve the other processes of a small machine
+        "GOMP_SPINCOUNT": "0",
+        "KMP_BLOCKTIME": "0",
+    }
+

@@ -1,0 +1,76 @@
+"""The objective of GRPO-RoC (equation 4 of the report, with recipe rules 6 and 7).
+
+A token's term is
+
+    -min(ratio * A, clip(ratio, 1 - low, 1 + high) * A) * min(pi_old / pi_engine, cap)
+
+with ratio = pi / pi_old and no gradient through the last factor. The loss is the sum of the terms, each
+times its `weight`; the weights carry the normalisation (over the whole batch, all ranks included), so
+that micro-batches and ranks only ever add.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl.config import LossConfig
+
+
+@dataclass
+class TokenBatch:
+    """Right-padded sequences. All tensors are [B, T]; position t describes token t of the sequence."""
+
+    ids: Tensor  # int64
+    attention: Tensor  # 1 on real tokens
+    mask: Tensor  # 1 on tokens that the model sampled and that are learned
+    advantages: Tensor
+    weights: Tensor  # the token's share in the mean; 0 where mask is 0
+    engine_logprobs: Tensor
+
+    def to(self, device: torch.device) -> TokenBatch:
+        return TokenBatch(**{k: v.to(device) for k, v in vars(self).items()})
+
+
+def policy_loss(
+    logprobs: Tensor, old_logprobs: Tensor, batch: TokenBatch, config: LossConfig
+) -> tuple[Tensor, dict[str, float]]:
+    """Loss (a scalar) and *sums* over learned tokens for the log; all inputs are [B, T].
+
+    `mismatch_kl` is the k3 estimate of KL(engine || learner) in nats, from the engine's own samples.
+    """
+    mask = batch.mask.bool()
+    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    term = torch.min(ratio * batch.advantages, clipped * batch.advantages)
+
+    engine_log_ratio = torch.where(mask, old_logprobs - batch.engine_logprobs, 0.0).detach()
+    correction = engine_log_ratio.exp().clamp(max=config.importance_cap)
+    loss = -(term * correction * batch.weights).sum()
+
+    with torch.no_grad():
+        low = (ratio < 1 - config.clip_low) & (batch.advantages < 0)
+        high = (ratio > 1 + config.clip_high) & (batch.advantages > 0)
+        sums = {
+            "tokens": mask.sum(),
+            "clipped": ((low | high) & mask).sum(),
+            "mismatch_kl": (engine_log_ratio.exp() - 1 - engine_log_ratio).sum(),
+            "importance_capped": (engine_log_ratio.exp() > config.importance_cap).sum(),
+        }
+    return loss, {name: float(value) for name, value in sums.items()}
+
+
+def token_weights(lengths: list[int], groups: list[int], aggregation: str) -> list[float]:
+    """The weight of each token of each sequence, from learned tokens and group number a sequence.
+
+    `batch`: every token counts the same; `group`: every group counts the same, its tokens share it.
+    """
+    if aggregation == "batch":
+        return [1.0 / sum(lengths)] * len(lengths)
+    totals: dict[int, int] = {}
+    for length, group in zip(lengths, groups, strict=True):
+        totals[group] = totals.get(group, 0) + length
+    return [1.0 / (totals[group] * len(totals)) for group in groups]

@@ -1,0 +1,113 @@
+"""One coroutine a rollout: generate, parse, call the tool, append, until a StopReason (section 2.2).
+
+Token in, token out: the ids that the engine sampled are the ids that are trained. History is never
+rendered again; a tool result is appended as template tokens, and each turn asserts that the engine
+continued exactly the ids that it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from rl.config import RolloutConfig
+from rl.template import BadCall, Call, Template
+from rl.trajectory import Problem, Rollout, StopReason, ToolCall
+from sandbox.outcome import Outcome
+from sandbox.tool import parse_error_text, result_text
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the engine sampled for one turn; the stop token, if any, is included."""
+
+    prompt_ids: list[int]  # as the engine saw them
+    ids: list[int]
+    logprobs: list[float]
+    stopped: bool  # False: the token limit came first
+    weight_version: int
+
+
+Generate = Callable[[list[int], int], Awaitable[Generation]]  # (ids, max new tokens)
+RunCode = Callable[[str, str], Awaitable[Outcome]]  # (code, stdin)
+
+
+class ToolFault(Exception):
+    """The sandbox could not serve a call. No failure of the model."""
+
+
+async def roll_out(
+    problem: Problem, template: Template, config: RolloutConfig, generate: Generate, run_code: RunCode
+) -> Rollout:
+    """Roll out one conversation. Faults of ours end it as `StopReason.ERROR`, with the reason."""
+    rollout = Rollout(problem.id, template.prompt_ids(problem.text))
+    try:
+        async with asyncio.timeout(config.deadline_s):
+            rollout.stop = await _converse(rollout, template, config, generate, run_code)
+    except (ToolFault, TimeoutError) as fault:
+        rollout.stop = StopReason.ERROR
+        rollout.error = str(fault) or f"no end within {config.deadline_s:g} s"
+    rollout.check()
+    return rollout
+
+
+async def _converse(
+    rollout: Rollout, template: Template, config: RolloutConfig, generate: Generate, run_code: RunCode
+) -> StopReason:
+    ids = list(rollout.prompt_ids)
+    for turn_number in range(1, config.turns + 1):
+        generation = await generate(ids, config.response_tokens - len(rollout.response_ids))
+        if generation.prompt_ids != ids:
+            raise AssertionError(f"{rollout.problem_id}: the engine changed the ids of turn {turn_number}")
+        if turn_number == 1:
+            rollout.weight_version = generation.weight_version
+        elif rollout.weight_version != generation.weight_version:
+            raise AssertionError(f"{rollout.problem_id}: weights changed within the rollout")
+        _append(rollout, ids, generation.ids, generation.logprobs)
+        text = template.decode(generation.ids)
+        rollout.turn_texts.append(text)
+        if not generation.stopped:
+            return StopReason.LENGTH
+        turn = template.parse_turn(text)
+        if not turn.calls:
+            return StopReason.ANSWERED if turn.answered else StopReason.NO_CALL
+        if turn_number == config.turns:
+            return StopReason.TURN_LIMIT
+        calls = await _call_tools(turn.calls, run_code)
+        rollout.calls.extend(call for call, _ in calls)
+        rollout.isolation = next((name for _, name in calls if name), rollout.isolation)
+        suffix = template.tool_suffix_ids([call.result for call, _ in calls], config.tool_response_tokens)
+        if len(rollout.response_ids) + len(suffix) >= config.response_tokens:
+            return StopReason.TOOL_OVERFLOW
+        _append(rollout, ids, suffix, None)
+    raise AssertionError("unreachable: the last turn returns")
+
+
+def _append(rollout: Rollout, ids: list[int], new: list[int], logprobs: list[float] | None) -> None:
+    sampled = logprobs is not None
+    ids.extend(new)
+    rollout.response_ids.extend(new)
+    rollout.mask.extend([int(sampled)] * len(new))
+    rollout.logprobs.extend(logprobs if logprobs is not None else [0.0] * len(new))
+
+
+async def _call_tools(
+    calls: Sequence[Call | BadCall], run_code: RunCode
+) -> list[tuple[ToolCall, str]]:
+    """All calls of a turn at once; each with the isolation that served it ("" for a parse error)."""
+
+    async def one(call: Call | BadCall) -> tuple[ToolCall, str]:
+        if isinstance(call, BadCall):
+            return ToolCall("parse_error", True, result=parse_error_text(call.reason)), ""
+        code = call.arguments["code"]
+        began = time.monotonic()
+        outcome = await run_code(code, call.arguments["input"])
+        if outcome.status.infrastructure:
+            raise ToolFault(f"sandbox: {outcome.status} after {outcome.attempt} attempts: {outcome.stderr}")
+        seconds = time.monotonic() - began
+        result = ToolCall(str(outcome.status), outcome.status.failed, seconds, code, result_text(outcome))
+        return result, outcome.isolation
+
+    return list(await asyncio.gather(*map(one, calls)))
