@@ -29,8 +29,12 @@ class StopSignals:
                 signal.signal(number, self._first)
 
     def stop(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self.settle()
         raise Stop
+
+    def settle(self) -> None:
+        """The body has ended: nothing is broken off any more."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _first(self, number: int, frame: FrameType | None) -> None:
         if self.stopping:

@@ -93,7 +93,7 @@ class Manifest(BaseModel):
 
 def changed_keys(old: StageSpec, new: StageSpec) -> list[str]:
     """Dotted names of what differs between the identities of two specs: `settings.rl.steps: 40 -> 45`."""
-    before, after = _flatten(old.identity), _flatten(new.identity)
+    before, after = flatten(old.identity), flatten(new.identity)
     return [
         f"{key}: {_show(before, key)} -> {_show(after, key)}"
         for key in sorted(before.keys() | after.keys())
@@ -105,11 +105,11 @@ def _show(flat: dict[str, Any], key: str) -> str:
     return json.dumps(flat[key]) if key in flat else "absent"
 
 
-def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, dict):
-            flat |= _flatten(item, f"{prefix}{key}.")
+            flat |= flatten(item, f"{prefix}{key}.")
         else:
             flat[prefix + key] = item
     return flat

@@ -68,22 +68,23 @@ class Stage:
 
     def manifest(self) -> Manifest | None:
         """The manifest of a finished stage whose outputs are all there with their sizes, else None."""
-        path = self.dir / "manifest.json"
-        if not path.is_file():
-            return None
-        manifest = Manifest.model_validate_json(path.read_text())
-        return None if self.damage(manifest) else manifest
+        manifest = self._manifest()
+        return None if manifest is None or self.damage() else manifest
 
-    def damage(self, manifest: Manifest) -> list[str]:
-        """What is wrong with the outputs that `manifest` lists."""
-        wrong = []
-        for name, size in manifest.outputs.items():
+    def damage(self) -> list[str]:
+        """What is wrong with the outputs that the manifest lists; nothing without a manifest."""
+        manifest, wrong = self._manifest(), []
+        for name, size in manifest.outputs.items() if manifest is not None else ():
             path = self.outputs / name
             if not path.is_file():
                 wrong.append(f"{name} is missing")
             elif path.stat().st_size != size:
                 wrong.append(f"{name} has {path.stat().st_size} bytes instead of {size}")
         return wrong
+
+    def _manifest(self) -> Manifest | None:
+        path = self.dir / "manifest.json"
+        return Manifest.model_validate_json(path.read_text()) if path.is_file() else None
 
     def status(self) -> StageStatus | None:
         path = self.dir / "status.json"
@@ -141,7 +142,6 @@ class StageContext:
         stage: Stage,
         signals: StopSignals,
         channel: IO[str],
-        track: Any = None,
     ) -> None:
         self.stage = stage
         self.dir = stage.dir
@@ -150,7 +150,7 @@ class StageContext:
         self.seed = stage.spec.seed
         self._signals = signals
         self._channel = channel
-        self._track = track
+        self._track: Any = None  # a tasks.track.StageTrack
         self._started = time.monotonic()
         self._status = stage.status() or StageStatus()
         self._seconds_before = self._status.seconds
@@ -261,15 +261,26 @@ class StageContext:
 
     # -- for the runner ------------------------------------------------------------------------------
 
-    def close(self, status: str, error: str = "") -> StageStatus:
+    def attach(self, track: Any) -> None:
+        """Send metrics and artifacts to this MLflow run too."""
+        self._track = track
+        self._status.mlflow_run_id = track.run_id
+        self._set_status("running")
+        track.sync(self.log)
+
+    def close(self, status: str, mlflow_status: str, error: str) -> None:
+        """Settle the stage as `completed` (then the manifest is written), `stopped` or `failed`."""
+        self._signals.settle()
         self._status.error = error
         self._set_status(status)
         self._metrics.close()
-        return self._status
-
-    def set_mlflow_run(self, run_id: str) -> None:
-        self._status.mlflow_run_id = run_id
-        self._set_status("running")
+        manifest = self.stage.finish(self._status) if status == "completed" else None
+        if self._track is None:
+            return
+        if manifest is not None:
+            self._track.artifact(self.dir / "manifest.json", None, self.log)
+        self._track.artifact(self.dir / "spec.json", None, self.log)
+        self._track.close(mlflow_status, self.log)
 
     def _upstream(self, name: str) -> Stage:
         spec = self.stage.spec
