@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from rl.config import EngineConfig, RolloutConfig, SamplingConfig, TemplateConfig
 from rl.rollout import Generation, roll_out
 from rl.template import Template
@@ -34,7 +36,7 @@ class EngineSpec:
     context_tokens: int
     device: str
     seed: int
-    sandbox_endpoint: str | None  # None: an engine that is never asked for rollouts with tools
+    sandboxes: dict[str, str]  # Ray node id -> endpoint of its sandbox
 
 
 class Engine:
@@ -68,10 +70,10 @@ class Engine:
                 kv_cache_memory_bytes=_kv_memory_bytes(spec),
                 generation_config="vllm",  # the model's own sampling defaults would bias RL
                 disable_log_stats=True,
-                **({"block_size": engine.block_size} if engine.block_size else {}),
+                **_backend(spec),
             )
         )
-        self.sandbox = SandboxClient(spec.sandbox_endpoint) if spec.sandbox_endpoint else None
+        self.sandbox = SandboxClient(spec.sandboxes[ray.get_runtime_context().get_node_id()])
 
     async def facts(self) -> dict[str, Any]:
         """What runs here, for the run's records. Answers once the engine is up."""
@@ -89,9 +91,6 @@ class Engine:
     async def roll_out(
         self, problem: Problem, config: RolloutConfig, sampling: SamplingConfig
     ) -> Rollout:
-        if self.sandbox is None:
-            raise ValueError("this engine was started without a sandbox endpoint")
-        sandbox = self.sandbox
         self.running += 1
         try:
             return await roll_out(
@@ -99,7 +98,7 @@ class Engine:
                 self.template,
                 config,
                 lambda ids, limit: self._sample(ids, limit, sampling),
-                lambda code, stdin: sandbox.run(code, stdin, self.spec.limits),
+                lambda code, stdin: self.sandbox.run(code, stdin, self.spec.limits),
             )
         finally:
             self.running -= 1
@@ -127,9 +126,12 @@ class Engine:
         return [scores[token].logprob for token, scores in positions if scores is not None]
 
     async def shutdown(self) -> None:
-        if self.sandbox is not None:
-            await self.sandbox.close()
-        self.llm.shutdown()
+        """End vLLM's processes at once: its own way waits for seconds, for requests that nobody has."""
+        import psutil
+
+        await self.sandbox.close()
+        for child in psutil.Process().children(recursive=True):
+            child.kill()
 
     async def _sample(self, ids: list[int], max_tokens: int, sampling: SamplingConfig) -> Generation:
         from vllm import SamplingParams, TokensPrompt
@@ -165,6 +167,13 @@ class Engine:
         return f"r{next(self._numbers)}"
 
 
+def _backend(spec: EngineSpec) -> dict[str, Any]:
+    backend: dict[str, Any] = {"block_size": spec.engine.block_size} if spec.engine.block_size else {}
+    if spec.device == "cpu" and spec.engine.tensor_parallel == 1:
+        backend["distributed_executor_backend"] = "uni"  # one process less to start and to talk to
+    return backend
+
+
 def _kv_memory_bytes(spec: EngineSpec) -> int | None:
     megabytes = spec.engine.kv_memory_mb
     if megabytes is None and spec.device == "cpu":
@@ -178,6 +187,7 @@ def engine_environment(spec: EngineSpec) -> dict[str, str]:
     if spec.device != "cpu":
         return common
     return common | {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # else vLLM's CPU platform refuses the "uni" executor
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(spec.engine.threads),
         "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads starve the other processes of a small machine

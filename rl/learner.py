@@ -270,7 +270,7 @@ def collate(samples: list[Sample]) -> TokenBatch:
     def padded(rows: list[np.ndarray], dtype: torch.dtype) -> Tensor:
         out = torch.zeros(len(rows), longest, dtype=dtype)
         for i, row in enumerate(rows):
-            out[i, : len(row)] = torch.as_tensor(row, dtype=dtype)
+            out[i, : len(row)] = torch.tensor(row, dtype=dtype)
         return out
 
     mask = padded([s.mask for s in samples], torch.float32)

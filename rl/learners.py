@@ -27,16 +27,17 @@ class LearnerGroup:
         cluster: ClusterConfig,
         seed: int,
     ) -> None:
-        self.config, self.loss = learner, loss
-        options = actor_options(cluster, 1, learner.threads)
-        self.ranks = [
+        self.config = learner
+        self.ranks: list[Any] = []
+        self._spawn = lambda rank: (
             ray.remote(Learner)
-            .options(**options)
+            .options(**actor_options(cluster, 1, learner.threads))
             .remote(model_dir, learner, optimizer, loss, cluster.device, rank, seed)
-            for rank in range(learner.ranks)
-        ]
+        )
 
     async def start(self) -> None:
+        """Place the ranks (Ray must be up) and let them meet."""
+        self.ranks = [self._spawn(rank) for rank in range(self.config.ranks)]
         address, port = await self.ranks[0].rendezvous_address.remote()
         await self._all("setup", address, port)
 

@@ -63,6 +63,10 @@ class HeldOutConfig(Section):
 
     samples: int = Field(4, ge=1, description="k of avg@k")
     sampling: SamplingConfig = SamplingConfig()
+    rollout: RolloutConfig = Field(
+        RolloutConfig(response_tokens=12_288, turns=15),
+        description="the same budgets after every stage, so that accuracies compare",
+    )
     problems: int = Field(200, ge=1, description="held-out problems used, at most")
 
 

@@ -55,8 +55,7 @@ STAGES: dict[str, StageKind] = {
             "tasks.sft:run",
             1,
             ("curate",),
-            # `rollout` is for the held-out evaluation at the end of sft.
-            _same("model", "sft", "held_out") | _ENGINES | {"rollout": "rl.rl1.rollout"},
+            _same("model", "sft", "held_out") | _ENGINES,
         ),
         _rl("rl1", ("curate", "sft")),
         _rl("rl2", ("curate", "rl1")),
@@ -104,6 +103,15 @@ def make_spec(kind: StageKind, config: BaseModel, seed: int, inputs: dict[str, s
         numeric=numbers,
         inputs={name: inputs[name] for name in kind.upstream},
     )
+
+
+def pipeline_specs(config: BaseModel, seed: int) -> dict[str, StageSpec]:
+    """The specs of all stages in order: every fingerprint is known before anything runs."""
+    specs: dict[str, StageSpec] = {}
+    for kind in STAGES.values():
+        inputs = {name: specs[name].fingerprint for name in kind.upstream}
+        specs[kind.name] = make_spec(kind, config, seed, inputs)
+    return specs
 
 
 def _resolve(config: Any, place: str) -> Any:
