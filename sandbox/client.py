@@ -24,7 +24,9 @@ from sandbox.outcome import Outcome, Status
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 MAX_INPUT = 16 << 20  # bytes of code and standard input together
-OWN_FAULT_ATTEMPTS = 3  # a program that meets the OOM killer this often is its cause, not its victim
+OWN_FAULT_ATTEMPTS = (
+    3  # a program that meets the OOM killer this often is its cause, not its victim
+)
 
 
 class SandboxClient:
@@ -39,7 +41,9 @@ class SandboxClient:
         """Run `code` as a program of its own; `limits` default to the sandbox's configured ones."""
         size = len(code) + len(stdin)
         if size > MAX_INPUT:
-            raise ValueError(f"code and stdin have {size} characters together, at most {MAX_INPUT} are allowed")
+            raise ValueError(
+                f"code and stdin have {size} characters together, at most {MAX_INPUT} are allowed"
+            )
         request: wire.Message = {"op": "run", "code": code, "stdin": stdin}
         if limits is not None:
             request["limits"] = limits.model_dump()
@@ -48,7 +52,9 @@ class SandboxClient:
             outcome = replace(await self._attempt(request, give_up_at), attempt=attempt)
             if outcome.status is Status.OOM_VICTIM and attempt >= OWN_FAULT_ATTEMPTS:
                 return replace(outcome, status=Status.MEMORY)
-            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 16)) * random.uniform(0.5, 1.0)
+            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 16)) * random.uniform(
+                0.5, 1.0
+            )
             if not outcome.status.infrastructure or time.monotonic() + pause_s > give_up_at:
                 return outcome
             await asyncio.sleep(pause_s)
@@ -111,7 +117,11 @@ class _Link:
             await writer.drain()
             return await future
         finally:
-            if self._waiting.pop(number, None) is not None and not future.done() and message["op"] == "run":
+            if (
+                self._waiting.pop(number, None) is not None
+                and not future.done()
+                and message["op"] == "run"
+            ):
                 writer.write(wire.encode({"op": "cancel", "id": number}))
 
     async def close(self) -> None:
@@ -123,7 +133,9 @@ class _Link:
             self._writer.close()
         for number, future in self._waiting.items():
             if not future.done():
-                future.set_result({"id": number, "status": Status.CANCELLED.value, "stderr": "client closed"})
+                future.set_result(
+                    {"id": number, "status": Status.CANCELLED.value, "stderr": "client closed"}
+                )
 
     async def _open(self) -> None:
         host, colon, port = self._endpoint.rpartition(":")

@@ -31,7 +31,9 @@ def numeric(section: Section) -> dict[str, Any]:
         if isinstance(extra, dict) and extra.get("operational"):
             continue
         value = getattr(section, name)
-        kept[name] = numeric(value) if isinstance(value, Section) else section.model_dump(mode="json")[name]
+        kept[name] = (
+            numeric(value) if isinstance(value, Section) else section.model_dump(mode="json")[name]
+        )
     return kept
 
 
@@ -39,12 +41,16 @@ class Limits(Section):
     """What one call may use. CPU and wall clock are separate: a starved program is not a slow one."""
 
     cpu_s: float = Field(4.0, gt=0, le=600, description="CPU seconds of one call")
-    wall_s: float = Field(9.0, gt=0, le=1200, description="wall seconds of one call, queue time excluded")
+    wall_s: float = Field(
+        9.0, gt=0, le=1200, description="wall seconds of one call, queue time excluded"
+    )
     memory_mb: int = Field(512, ge=32, le=65536, description="address space of one process, MiB")
     tasks: int = Field(32, ge=1, le=4096, description="processes and threads of one call")
     scratch_mb: int = Field(32, ge=1, le=4096, description="writable scratch space, MiB")
     scratch_inodes: int = Field(1024, ge=16, le=1_000_000, description="files in the scratch space")
-    output_kib: int = Field(64, ge=1, le=8192, description="kept of each output stream, KiB (head and tail)")
+    output_kib: int = Field(
+        64, ge=1, le=8192, description="kept of each output stream, KiB (head and tail)"
+    )
 
 
 Isolation = Literal["docker", "ns-root", "userns", "landlock", "none"]
@@ -55,10 +61,19 @@ class SandboxConfig(Section):
 
     limits: Limits = Limits()
     isolation: Literal["auto", "docker", "ns-root", "userns", "landlock"] = operational(
-        "auto", description="auto = Docker if an engine answers, else the best process isolation, said loudly"
+        "auto",
+        description="auto = Docker if an engine answers, else the best process isolation, said loudly",
     )
-    allow_unsafe: bool = operational(False, description="run code unprotected where nothing else works")
+    allow_unsafe: bool = operational(
+        False, description="run code unprotected where nothing else works"
+    )
     image: str = operational("rstar2-sandbox:local", description="Docker image of the sandbox")
-    slots: int = operational(6, ge=1, le=1024, description="calls running at once; the others queue")
-    queue: int = operational(50_000, ge=1, description="calls waiting at most; beyond it: overloaded")
-    start_timeout_s: float = operational(60.0, gt=0, description="the sandbox must answer within this time")
+    slots: int = operational(
+        6, ge=1, le=1024, description="calls running at once; the others queue"
+    )
+    queue: int = operational(
+        50_000, ge=1, description="calls waiting at most; beyond it: overloaded"
+    )
+    start_timeout_s: float = operational(
+        60.0, gt=0, description="the sandbox must answer within this time"
+    )

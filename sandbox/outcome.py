@@ -24,7 +24,12 @@ class Status(StrEnum):
     @property
     def infrastructure(self) -> bool:
         """Not the program's doing: retried, never shown to the model, never scored."""
-        return self in (Status.OVERLOADED, Status.CANCELLED, Status.OOM_VICTIM, Status.SANDBOX_ERROR)
+        return self in (
+            Status.OVERLOADED,
+            Status.CANCELLED,
+            Status.OOM_VICTIM,
+            Status.SANDBOX_ERROR,
+        )
 
     @property
     def failed(self) -> bool:

@@ -1,6 +1,6 @@
-"""The Python tool as the model sees it: its schema, and the text of a result.
+"""The Python tool as the model sees it: its schema, and the text that a call's outcome becomes.
 
-The same for rollouts, training data, chat and endpoints, so that a model meets one format only.
+The same text everywhere: in rollouts, in chat, and in front of other people's endpoints.
 """
 
 from __future__ import annotations
@@ -9,19 +9,24 @@ from typing import Any
 
 from sandbox.outcome import Outcome, Status
 
+TOOL_NAME = "execute_python_code_with_standard_io"
 
-def tool_schema(name: str) -> dict[str, Any]:
-    """The function signature of the tool in OpenAI's format."""
+
+def tool_schema(name: str = TOOL_NAME) -> dict[str, Any]:
+    """The function in OpenAI's format; `name` is a setting because published models know other names."""
     return {
         "type": "function",
         "function": {
             "name": name,
-            "description": "Run Python code with the given standard input and return what it printed.",
+            "description": (
+                "Run a Python program and return what it writes to standard output and standard error. "
+                "Each call starts fresh; print what you want to see."
+            ),
             "parameters": {
                 "type": "object",
                 "properties": {
-                    "code": {"type": "string", "description": "the program"},
-                    "input": {"type": "string", "description": "its standard input"},
+                    "code": {"type": "string", "description": "the Python program"},
+                    "input": {"type": "string", "description": "its standard input; may be empty"},
                 },
                 "required": ["code", "input"],
             },
@@ -30,17 +35,40 @@ def tool_schema(name: str) -> dict[str, Any]:
 
 
 def result_text(outcome: Outcome) -> str:
-    """What the model reads after a call."""
-    head = "success" if outcome.status is Status.OK else outcome.status.value
-    parts = [f"Tool call {head}"]
-    if outcome.stdout:
-        parts.append(f"stdout: {outcome.stdout.rstrip()}")
-    if outcome.stderr:
-        parts.append(f"stderr: {outcome.stderr.rstrip()}")
-    parts.append(f"execution time: {outcome.wall_s:.2f}s")
-    return "\n".join(parts)
+    """What the model reads. Streams that are empty have no line; the time, which is noise, comes last."""
+    if outcome.status.infrastructure:
+        raise ValueError(
+            f"status {outcome.status.value} is the sandbox's own failure and must not reach the model"
+        )
+    success = outcome.status is Status.OK
+    lines = ["Tool call success" if success else "Tool call failure"]
+    if not success:
+        lines.append(f"reason: {_reason(outcome)}")
+    for label, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        if stripped := text.rstrip("\n"):
+            lines.append(f"{label}: {stripped}")
+    lines.append(f"execution time: {outcome.wall_s:.2f} seconds")
+    return "\n".join(lines)
 
 
 def parse_error_text(reason: str) -> str:
-    """What the model reads after a call that could not be made."""
-    return f"Tool call parse error\n{reason}"
+    """What the model reads for a call that could not be understood; `reason` says what was expected."""
+    return f"Tool call failure\nreason: invalid tool call: {reason}"
+
+
+def _reason(outcome: Outcome) -> str:
+    match outcome.status:
+        case Status.ERROR:
+            return f"exit code {outcome.exit_code}"
+        case Status.TIMEOUT:
+            return "timeout, the program ran too long"
+        case Status.CPU_LIMIT:
+            return "the program used too much CPU time"
+        case Status.MEMORY:
+            return "out of memory"
+        case Status.OUTPUT_LIMIT:
+            return "the program wrote too much output"
+        case Status.SIGNAL:
+            return f"killed by signal {outcome.signal}"
+        case _:
+            return str(outcome.status.value)

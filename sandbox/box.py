@@ -1,0 +1,87 @@
+"""A box: whatever walls the server of image/server/ runs behind. Docker and namespaces each are one."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sandbox.config import SandboxConfig
+
+SOCKET = "server.sock"
+LOG = "server.log"
+# Where things are inside the box. Its parent directory is closed to calls, so they cannot reach the socket.
+INNER_DIR = "/run/private/sock"
+INNER_BOX = "/box"
+INNER_CODE = "/opt/sandbox"
+
+
+class BoxError(Exception):
+    """The box could not be started; the message says why and what to do."""
+
+
+class Box(Protocol):
+    """Started and stopped by the gateway; blocking calls."""
+
+    isolation: str
+
+    def start(self) -> None:
+        """Start the server. It is up when `socket_path` accepts; it may still be loading then."""
+
+    def stop(self) -> None:
+        """End it and everything in it. May be called at any time, more than once."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The directory that the gateway shares with its box."""
+
+    directory: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / SOCKET
+
+    @property
+    def log(self) -> Path:
+        return self.directory / LOG
+
+    def prepare(self) -> None:
+        """An empty directory that the box may write to; the runtime directory around it is private."""
+        self.directory.mkdir(exist_ok=True)
+        self.directory.chmod(0o777)
+        self.socket.unlink(missing_ok=True)
+        self.log.unlink(missing_ok=True)
+
+    def log_tail(self, lines: int = 12) -> str:
+        try:
+            text = self.log.read_text(errors="replace")
+        except OSError:
+            return "(no log)"
+        return "\n".join(text.splitlines()[-lines:]) or "(log is empty)"
+
+
+def choose_uid_base(slots: int, few_uids: bool) -> int:
+    """First of the uids that the slots get: the kernel counts a uid's processes over the whole machine, so
+    two sandboxes must not share any. `few_uids`: only 65,536 are mapped (rootless engine, user namespace).
+    """
+    block = 2048
+    if slots + 1 > block:
+        raise BoxError(f"slots: at most {block - 1} are possible, {slots} were asked for")
+    first, last = (20_000, 60_000) if few_uids else (1 << 20, 1 << 30)
+    return random.SystemRandom().randrange(first // block + 1, last // block) * block
+
+
+def server_settings(
+    config: SandboxConfig, uid_base: int | None, box_dir: str, box_root: str
+) -> dict[str, Any]:
+    """The first argument of image/server/pid1.py."""
+    return {
+        "socket": os.path.join(box_dir, SOCKET),
+        "log": os.path.join(box_dir, LOG),
+        "box_root": box_root,
+        "slots": config.slots,
+        "uid_base": uid_base,
+    }

@@ -1,0 +1,168 @@
+"""The Docker box: one locked-down, long-lived container in which all calls run.
+
+No network, no shared memory, read-only root, no capabilities but the two that give each call a uid of its
+own (and that no call has), no new privileges, bounded memory and process count; each slot's scratch is a
+tmpfs bounded in bytes and files. Docker's default seccomp profile stays on. The container is removed when
+its PID 1 ends, which it does by itself once its owner is gone; a label lets the next start remove what a
+dead owner left half made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.models.containers import Container
+
+from sandbox.box import (
+    INNER_BOX,
+    INNER_CODE,
+    INNER_DIR,
+    BoxError,
+    Place,
+    choose_uid_base,
+    server_settings,
+)
+from sandbox.config import SandboxConfig
+
+LABEL = "rstar2.sandbox.owner"
+SERVICE_MB = 1536  # the zygotes and their children's copied pages
+MIB = 1 << 20
+
+
+class DockerBox:
+    """See the module's text."""
+
+    isolation = "docker"
+
+    def __init__(self, config: SandboxConfig, place: Place) -> None:
+        self._config = config
+        self._place = place
+        self._client = connect()
+        self._container: Container | None = None
+
+    def start(self) -> None:
+        remove_strays(self._client)
+        self._place.prepare()
+        config, limits = self._config, self._config.limits
+        uid_base = choose_uid_base(config.slots, few_uids=_few_uids(self._client))
+        settings = server_settings(config, uid_base, INNER_DIR, INNER_BOX)
+        memory_mb = min(
+            SERVICE_MB + config.slots * (limits.memory_mb + limits.scratch_mb),
+            int(_host_memory_mb() * 0.8),
+        )
+        try:
+            self._container = self._client.containers.run(
+                config.image,
+                ["python3", "-s", f"{INNER_CODE}/pid1.py", json.dumps(settings)],
+                name=f"rstar2-sandbox-{secrets.token_hex(6)}",
+                labels={LABEL: _owner_label(os.getpid())},
+                detach=True,
+                auto_remove=True,
+                network_mode="none",
+                ipc_mode="none",
+                read_only=True,
+                cap_drop=["ALL"],
+                cap_add=["SETUID", "SETGID"],
+                security_opt=["no-new-privileges"],
+                user="0:0",
+                pids_limit=64 + config.slots * limits.tasks,
+                mem_limit=memory_mb * MIB,
+                memswap_limit=memory_mb * MIB,
+                cpu_shares=1024 * (os.cpu_count() or 1),
+                tmpfs=dict(_scratch(config, uid_base, i) for i in range(config.slots)),
+                volumes={str(self._place.directory): {"bind": INNER_DIR, "mode": "rw,z"}},
+            )
+        except ImageNotFound:
+            raise BoxError(
+                f"sandbox.image: no image {config.image!r} in the Docker engine; "
+                "build it with: python -m sandbox image"
+            ) from None
+        except DockerException as error:
+            raise BoxError(f"Docker could not start the sandbox container: {error}") from error
+
+    def stop(self) -> None:
+        container, self._container = self._container, None
+        if container is not None:
+            remove(container)
+
+
+def connect(timeout_s: float = 60.0) -> docker.DockerClient:
+    """A client of an engine that answers; BoxError where none does."""
+    try:
+        client = docker.from_env(timeout=timeout_s)
+        client.ping()
+    except DockerException as error:
+        raise BoxError(
+            f"no Docker engine answers ({error}); start one (sandbox/engine.sh does where it may), "
+            "or set sandbox.isolation to auto or ns-root"
+        ) from error
+    return client
+
+
+def remove(container: Container) -> None:
+    """Kill and remove; one that is gone or going already is as good."""
+    with contextlib.suppress(NotFound):
+        try:
+            container.remove(force=True)
+        except APIError as error:
+            if error.status_code != 409:  # 409: its own removal is in progress
+                raise
+
+
+def remove_strays(client: docker.DockerClient) -> int:
+    """Remove our containers whose owner process is dead; how many there were."""
+    strays = [
+        c
+        for c in client.containers.list(all=True, filters={"label": LABEL})
+        if _owner_dead(c.labels[LABEL])
+    ]
+    for container in strays:
+        remove(container)
+    return len(strays)
+
+
+def _scratch(config: SandboxConfig, uid_base: int, index: int) -> tuple[str, str]:
+    limits, uid = config.limits, uid_base + index
+    options = (
+        f"size={limits.scratch_mb}m,nr_inodes={limits.scratch_inodes},mode=0700,uid={uid},gid={uid}"
+    )
+    return f"{INNER_BOX}/{index}", f"rw,nosuid,nodev,{options}"
+
+
+def _owner_label(pid: int) -> str:
+    """Names a process for good: its machine's boot, its pid namespace, its pid and its start time."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = os.readlink("/proc/self/ns/pid")
+    return f"{boot} {namespace} {pid} {_start_time(pid)}"
+
+
+def _start_time(pid: int) -> str:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[19]
+
+
+def _owner_dead(label: str) -> bool:
+    """Only owners that this process could see alive are judged; a lease deals with all others."""
+    own_boot, own_namespace, _, _ = _owner_label(os.getpid()).split()
+    boot, namespace, pid, started = label.split()
+    if (boot, namespace) != (own_boot, own_namespace):
+        return False
+    try:
+        return _start_time(int(pid)) != started
+    except OSError:
+        return True
+
+
+def _few_uids(client: docker.DockerClient) -> bool:
+    options = client.info().get("SecurityOptions") or []
+    return any("rootless" in option or "userns" in option for option in options)
+
+
+def _host_memory_mb() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB

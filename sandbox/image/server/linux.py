@@ -1,0 +1,39 @@
+"""The few system calls that Python's library does not offer. Standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+
+
+def prctl(option: int, argument: int) -> None:
+    """prctl(2); raises OSError."""
+    if _LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {argument}): {os.strerror(number)}")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed for memory in this container; 0 where it does not say."""
+    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        try:
+            with open(path) as file:
+                fields = dict(line.split() for line in file)
+        except (OSError, ValueError):
+            continue
+        return int(fields.get("oom_kill", 0))
+    return 0

@@ -1,0 +1,168 @@
+"""Boxes without Docker: the same server in namespaces of its own (`ns-root`, `userns`), or bare (`none`).
+
+Against the container they lack a bound on total memory and processes and a seccomp profile; uids, network,
+files, capabilities and the limits of one process are held the same way. `none` holds nothing but rlimits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from sandbox.box import (
+    INNER_BOX,
+    INNER_CODE,
+    INNER_DIR,
+    BoxError,
+    Place,
+    choose_uid_base,
+    server_settings,
+)
+from sandbox.config import SandboxConfig
+from sandbox.jail import SYSTEM_DIRS, JailSpec
+
+UNSHARE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--ipc", "--uts"]
+USER = ["--user", "--map-root-user", "--map-auto"]
+CODE_DIR = Path(__file__).parent / "image" / "server"
+STOP_S = 5.0
+
+
+class NamespaceBox:
+    """Levels `ns-root` and `userns`; the latter needs a range of subordinate uids (newuidmap)."""
+
+    def __init__(self, config: SandboxConfig, place: Place, isolation: str) -> None:
+        self.isolation = isolation
+        self._config = config
+        self._place = place
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._place.prepare()
+        in_user_namespace = self.isolation == "userns"
+        uid_base = choose_uid_base(self._config.slots, few_uids=in_user_namespace)
+        spec = JailSpec(
+            shared_dir=str(self._place.directory),
+            shared_inside=INNER_DIR,
+            code_dir=str(CODE_DIR),
+            code_inside=INNER_CODE,
+            box_root=INNER_BOX,
+            scratch=[_scratch(self._config, uid_base, i) for i in range(self._config.slots)],
+            visible=interpreter_dirs(),
+            settings=server_settings(self._config, uid_base, INNER_DIR, INNER_BOX),
+        )
+        command = [*UNSHARE, *(USER if in_user_namespace else [])]
+        command += [
+            sys.executable,
+            "-s",
+            "-m",
+            "sandbox.jail",
+            json.dumps(dataclasses.asdict(spec)),
+        ]
+        self._process = _spawn(command, self._place, cwd=Path(__file__).parents[1])
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        _end(process)
+
+
+class BareBox:
+    """Level `none`: the server as an ordinary process. Only by explicit consent."""
+
+    isolation = "none"
+
+    def __init__(self, config: SandboxConfig, place: Place) -> None:
+        self._config = config
+        self._place = place
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._place.prepare()
+        boxes = self._place.directory / "box"
+        shutil.rmtree(boxes, ignore_errors=True)
+        for index in range(self._config.slots):
+            (boxes / str(index)).mkdir(parents=True, mode=0o700)
+        settings = server_settings(self._config, None, str(self._place.directory), str(boxes))
+        command = [sys.executable, "-s", str(CODE_DIR / "pid1.py"), json.dumps(settings)]
+        self._process = _spawn(command, self._place, cwd=boxes)
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        _end(process)
+
+
+def interpreter_dirs() -> list[str]:
+    """Directories that this interpreter and its packages need, without those inside the system's ones."""
+    wanted = {
+        sys.prefix,
+        sys.base_prefix,
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+    }
+    wanted |= {str(Path(sys.executable).resolve().parent.parent)}
+    system = tuple(f"/{name}" for name in SYSTEM_DIRS)
+    kept: list[str] = []
+    for path in sorted(os.path.abspath(p) for p in wanted):
+        inside = (*system, *kept)
+        if path != "/" and not any(
+            path == outer or path.startswith(outer + "/") for outer in inside
+        ):
+            kept.append(path)
+    return kept
+
+
+def namespaces_work(isolation: str) -> str | None:
+    """None if `unshare` can make this level's namespaces here; else what it said."""
+    if shutil.which("unshare") is None:
+        return "no `unshare` program (package util-linux)"
+    command = [*UNSHARE, *(USER if isolation == "userns" else []), "--mount-proc", "true"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except subprocess.TimeoutExpired:
+        return f"{' '.join(command)} did not end within 10 s"
+    return (
+        None
+        if result.returncode == 0
+        else (result.stderr.strip() or f"exit code {result.returncode}")
+    )
+
+
+def _scratch(config: SandboxConfig, uid_base: int, index: int) -> list[Any]:
+    limits, uid = config.limits, uid_base + index
+    options = (
+        f"size={limits.scratch_mb}m,nr_inodes={limits.scratch_inodes},mode=0700,uid={uid},gid={uid}"
+    )
+    return [options, f"{INNER_BOX}/{index}"]
+
+
+def _spawn(command: list[str], place: Place, cwd: Path) -> subprocess.Popen[bytes]:
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+    try:
+        with open(place.log, "wb") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=cwd,
+                env=environment,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise BoxError(f"could not start {command[0]}: {error}") from error
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    """SIGTERM to `unshare` would leave its child to the kill signal it asked for; SIGKILL does just that."""
+    if process is None:
+        return
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(STOP_S)
