@@ -87,20 +87,24 @@ def run_child(stage: Stage, forward: Forward) -> int:
     return child.returncode
 
 
+def say(text: str, stage: str = "") -> None:
+    """A line into the run's log, and onto the console of the command line."""
+    for line in text.splitlines():
+        get_run_logger().info(line)
+        if os.environ.get(CONSOLE) == "1":
+            print(f"{stage:<10}{line}" if stage else line, flush=True)
+
+
 class Forward:
     """Where a child's lines and progress go: the run's log, the console, a Prefect progress artifact."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._logger = get_run_logger()
-        self._console = os.environ.get(CONSOLE) == "1"
         self._next = 0.0
         self._artifact: UUID | None = None
 
     def line(self, text: str) -> None:
-        self._logger.info(text)
-        if self._console:
-            print(f"{self._name:<10}{text}", flush=True)
+        say(text, self._name)
 
     def progress(self, line: dict[str, Any]) -> None:
         step, total = line["step"], line["total"]
