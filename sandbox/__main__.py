@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 
 from sandbox import build
-from sandbox.box import BoxError, Place
+from sandbox.box import Box, BoxError, Place
 from sandbox.client import SandboxClient
 from sandbox.config import SandboxConfig
 from sandbox.container import DockerBox, connect
+from sandbox.errors import InfrastructureError, UserError
 from sandbox.gateway import Gateway
 from sandbox.namespace import BareBox, NamespaceBox
 from sandbox.service import SOCKET, Sandbox
@@ -55,7 +56,7 @@ def main() -> int:
         if arguments.command == "image":
             build.ensure_image(connect(), config.image)
             return 0
-    except (BoxError, build.BuildError) as error:
+    except (UserError, InfrastructureError) as error:
         print(f"sandbox: {error}", file=sys.stderr)
         return 1
     return _gateway(config, arguments.isolation, Path(arguments.dir), int(arguments.owner))
@@ -104,13 +105,7 @@ def _gateway(config: SandboxConfig, isolation: str, directory: Path, owner: int)
     """Says one line of JSON on stdout: what it serves, or why it cannot."""
     place = Place(directory / "box")
     try:
-        box = {
-            "docker": lambda: DockerBox(config, place),
-            "ns-root": lambda: NamespaceBox(config, place, isolation),
-            "userns": lambda: NamespaceBox(config, place, isolation),
-            "none": lambda: BareBox(config, place),
-        }[isolation]()
-        gateway = Gateway(config, box, place, directory / SOCKET, owner)
+        gateway = Gateway(config, _box(config, isolation, place), place, directory / SOCKET, owner)
         asyncio.run(
             gateway.serve(
                 lambda: print(json.dumps({"endpoint": str(directory / SOCKET)}), flush=True)
@@ -120,6 +115,14 @@ def _gateway(config: SandboxConfig, isolation: str, directory: Path, owner: int)
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
     return 0
+
+
+def _box(config: SandboxConfig, isolation: str, place: Place) -> Box:
+    if isolation == "docker":
+        return DockerBox(config, place)
+    if isolation == "none":
+        return BareBox(config, place)
+    return NamespaceBox(config, place, isolation)
 
 
 if __name__ == "__main__":

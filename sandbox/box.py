@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from sandbox.config import SandboxConfig
+from sandbox.errors import InfrastructureError
 
 SOCKET = "server.sock"
 LOG = "server.log"
 # Where things are inside the box. Its parent directory is closed to calls, so they cannot reach the socket.
 INNER_DIR = "/run/private/sock"
 INNER_BOX = "/box"
-INNER_CODE = "/opt/sandbox"
+INNER_CODE = "/opt/sandbox"  # holds the package `server`
+SERVER = ["-s", "-m", "server.pid1"]  # arguments of the interpreter, in INNER_CODE
 
 
-class BoxError(Exception):
+class BoxError(InfrastructureError):
     """The box could not be started; the message says why and what to do."""
 
 
@@ -79,8 +80,8 @@ def server_settings(
 ) -> dict[str, Any]:
     """The first argument of image/server/pid1.py."""
     return {
-        "socket": os.path.join(box_dir, SOCKET),
-        "log": os.path.join(box_dir, LOG),
+        "socket": f"{box_dir}/{SOCKET}",
+        "log": f"{box_dir}/{LOG}",
         "box_root": box_root,
         "slots": config.slots,
         "uid_base": uid_base,

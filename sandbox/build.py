@@ -24,6 +24,7 @@ import docker
 from docker.errors import DockerException, ImageNotFound
 
 from sandbox import hostbase
+from sandbox.errors import InfrastructureError
 
 IMAGE_DIR = Path(__file__).parent / "image"
 REQUIREMENTS = IMAGE_DIR / "requirements.txt"
@@ -33,7 +34,7 @@ PULL_TIMEOUT_S = 30.0  # without a byte from the engine
 BUILD_TIMEOUT_S = 900.0
 
 
-class BuildError(Exception):
+class BuildError(InfrastructureError):
     """The image could not be built; the message says why and what to do."""
 
 

@@ -23,6 +23,7 @@ from sandbox.box import (
     INNER_BOX,
     INNER_CODE,
     INNER_DIR,
+    SERVER,
     BoxError,
     Place,
     choose_uid_base,
@@ -59,9 +60,10 @@ class DockerBox:
         try:
             self._container = self._client.containers.run(
                 config.image,
-                ["python3", "-s", f"{INNER_CODE}/pid1.py", json.dumps(settings)],
+                ["python3", *SERVER, json.dumps(settings)],
                 name=f"rstar2-sandbox-{secrets.token_hex(6)}",
                 labels={LABEL: _owner_label(os.getpid())},
+                working_dir=INNER_CODE,
                 detach=True,
                 auto_remove=True,
                 network_mode="none",
@@ -138,7 +140,7 @@ def _scratch(config: SandboxConfig, uid_base: int, index: int) -> tuple[str, str
 def _owner_label(pid: int) -> str:
     """Names a process for good: its machine's boot, its pid namespace, its pid and its start time."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    namespace = os.readlink("/proc/self/ns/pid")
+    namespace = Path("/proc/self/ns/pid").readlink()
     return f"{boot} {namespace} {pid} {_start_time(pid)}"
 
 

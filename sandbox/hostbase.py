@@ -33,7 +33,15 @@ LEFT_OUT = {
 LEFT_OUT |= {"dist-packages", "EXTERNALLY-MANAGED"}
 PROGRAMS = ("sh", "mkdir", "rm", "ls", "cat", "echo", "sleep", "env", "id", "true")
 # Not loaded by Python itself, but by its packages' extension modules.
-EXTRA_LIBRARIES = ["libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1"]
+EXTRA_LIBRARIES = (
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+    "libm.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+    "libutil.so.1",
+)
 TOP_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 TEXT_FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
@@ -68,7 +76,7 @@ def fill(tar: tarfile.TarFile) -> None:
     for name in TOP_LINKS:
         link = Path("/", name)
         if link.is_symlink():
-            _symlink(tar, name, os.readlink(link))
+            _symlink(tar, name, str(link.readlink()))
     for name, mode in (
         ("tmp", 0o1777),
         ("root", 0o700),

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox.box import SERVER
+
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = (
     1,
     2,
@@ -126,7 +128,7 @@ def build_root(root: str, spec: JailSpec) -> None:
     for options, directory in spec.scratch:
         os.makedirs(root + directory)
         mount("tmpfs", root + directory, "tmpfs", MS_NOSUID | MS_NODEV, options)
-    bind(spec.code_dir, root + spec.code_inside)
+    bind(spec.code_dir, f"{root}{spec.code_inside}/server")
     os.makedirs(os.path.dirname(root + spec.shared_inside))
     os.chmod(os.path.dirname(root + spec.shared_inside), 0o700)
     bind(spec.shared_dir, root + spec.shared_inside, read_only=False)
@@ -161,9 +163,10 @@ def main() -> None:
     build_root(root, spec)
     enter_root(root)
     drop_capabilities()
+    os.chdir(spec.code_inside)
     os.execve(
         sys.executable,
-        [sys.executable, "-s", f"{spec.code_inside}/pid1.py", json.dumps(spec.settings)],
+        [sys.executable, *SERVER, json.dumps(spec.settings)],
         {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
     )
 

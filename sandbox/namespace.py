@@ -21,6 +21,7 @@ from sandbox.box import (
     INNER_BOX,
     INNER_CODE,
     INNER_DIR,
+    SERVER,
     BoxError,
     Place,
     choose_uid_base,
@@ -90,8 +91,8 @@ class BareBox:
         for index in range(self._config.slots):
             (boxes / str(index)).mkdir(parents=True, mode=0o700)
         settings = server_settings(self._config, None, str(self._place.directory), str(boxes))
-        command = [sys.executable, "-s", str(CODE_DIR / "pid1.py"), json.dumps(settings)]
-        self._process = _spawn(command, self._place, cwd=boxes)
+        command = [sys.executable, *SERVER, json.dumps(settings)]
+        self._process = _spawn(command, self._place, cwd=CODE_DIR.parent)
 
     def stop(self) -> None:
         process, self._process = self._process, None
@@ -109,7 +110,7 @@ def interpreter_dirs() -> list[str]:
     wanted |= {str(Path(sys.executable).resolve().parent.parent)}
     system = tuple(f"/{name}" for name in SYSTEM_DIRS)
     kept: list[str] = []
-    for path in sorted(os.path.abspath(p) for p in wanted):
+    for path in sorted(str(Path(p).absolute()) for p in wanted):
         inside = (*system, *kept)
         if path != "/" and not any(
             path == outer or path.startswith(outer + "/") for outer in inside

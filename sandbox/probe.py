@@ -11,19 +11,20 @@ from sandbox import build
 from sandbox.box import BoxError
 from sandbox.config import Isolation, SandboxConfig
 from sandbox.container import connect
+from sandbox.errors import UserError
 from sandbox.namespace import namespaces_work
 
 PROBE_TIMEOUT_S = 10.0
 
 
 def resolve(config: SandboxConfig) -> Isolation:
-    """The level to start at. BoxError if the level asked for, or any at all, cannot be had."""
+    """The level to start at. UserError if the level asked for, or any at all, cannot be had."""
     if config.isolation != "auto":
         reason = _obstacle(config.isolation, config)
         if reason is not None:
-            raise BoxError(f"sandbox.isolation: {config.isolation} was asked for, but: {reason}")
+            raise UserError(f"sandbox.isolation: {config.isolation} was asked for, but: {reason}")
         return config.isolation
-    reasons = []
+    reasons: list[str] = []
     for level in get_args(Isolation):
         if level == "none":
             break
@@ -35,7 +36,7 @@ def resolve(config: SandboxConfig) -> Isolation:
             return chosen
         reasons.append(f"{level}: {reason}")
     if not config.allow_unsafe:
-        raise BoxError(
+        raise UserError(
             "nothing here can isolate the code that the model writes:\n  "
             + "\n  ".join(reasons)
             + "\nInstall "

@@ -18,15 +18,12 @@ def tool_schema(name: str = TOOL_NAME) -> dict[str, Any]:
         "type": "function",
         "function": {
             "name": name,
-            "description": (
-                "Run a Python program and return what it writes to standard output and standard error. "
-                "Each call starts fresh; print what you want to see."
-            ),
+            "description": "Run Python code with the given standard input and return what it printed.",
             "parameters": {
                 "type": "object",
                 "properties": {
-                    "code": {"type": "string", "description": "the Python program"},
-                    "input": {"type": "string", "description": "its standard input; may be empty"},
+                    "code": {"type": "string", "description": "the program"},
+                    "input": {"type": "string", "description": "its standard input"},
                 },
                 "required": ["code", "input"],
             },

@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import linux
-from capture import Capture
+from . import linux
+from .capture import Capture
+from .child import MEMORY_SIGNAL
 
-MEMORY_SIGNAL = 63  # as in child.py
 HARD_OUTPUT = 8 << 20  # bytes of both streams together; beyond it the call is ended
 KIB = 1024
 SCI_IMPORT = re.compile(r"\b(?:numpy|scipy|sympy|mpmath|networkx|pandas)\b")

@@ -21,7 +21,7 @@ import traceback
 from types import FrameType, ModuleType
 from typing import Any
 
-import linux
+from . import linux
 
 FILE_NAME = "main.py"
 MEMORY_SIGNAL = (
@@ -101,7 +101,8 @@ def _streams() -> None:
     err = io.BufferedWriter(io.FileIO(2, "w", closefd=False))
     sys.stdout = io.TextIOWrapper(out, "utf-8", "backslashreplace")
     sys.stderr = io.TextIOWrapper(err, "utf-8", "backslashreplace", line_buffering=True)
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
 
     def give_up(number: int, frame: FrameType | None) -> None:
         """A limit was met: hand over the output so far, then end by that signal."""
@@ -117,8 +118,8 @@ def _main_module(box: str) -> ModuleType:
     module = ModuleType("__main__")
     module.__dict__.update(__file__=FILE_NAME, __builtins__=sys.modules["builtins"])
     sys.modules["__main__"] = module
-    for name in ("child", "linux"):
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
+        del sys.modules[name]
     sys.argv = [FILE_NAME]
     sys.path[0] = box
     return module

@@ -22,14 +22,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import linux
-import wire
-from call import Call, Exit
-from slot import Slot
-from tier import Tier
+from . import linux, wire
+from .call import Call, Exit
+from .slot import Slot
+from .tier import Tier
 
 READ_SIZE = 1 << 16
-SOFT_STOP_S = 0.1  # between the signal that lets a program flush and the one that it cannot survive
+SOFT_STOP_S = 0.3  # between the signal that lets a program flush and the one that it cannot survive
 KILL_AGAIN_S = 0.02
 QUIET_S = 2.0  # a slot that is not clean by then is given up
 TIERS = ("std", "sci")

@@ -14,9 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import linux
+from . import linux
 
 LEASE_S = 8.0
 LOOK_S = 0.5
@@ -46,9 +45,9 @@ def main() -> None:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     beat_read, beat_write = os.pipe()
-    program = Path(__file__).with_name("dispatcher.py")
     dispatcher = subprocess.Popen(
-        [sys.executable, "-s", str(program), sys.argv[1], str(beat_write)], pass_fds=[beat_write]
+        [sys.executable, "-s", "-m", "server.dispatcher", sys.argv[1], str(beat_write)],
+        pass_fds=[beat_write],
     )
     os.close(beat_write)
     last_beat = time.monotonic()

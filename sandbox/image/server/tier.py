@@ -6,13 +6,12 @@ import json
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from call import Exit
+from .call import Exit
 
 if TYPE_CHECKING:
-    from dispatcher import Dispatcher
+    from .dispatcher import Dispatcher
 
 MOST_FAILURES = 6  # in a row, without ever becoming ready
 FIRST_PAUSE_S = 0.1
@@ -40,9 +39,8 @@ class Tier:
 
     def _spawn(self) -> None:
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = Path(__file__).with_name("zygote.py")
         self._process = subprocess.Popen(
-            [sys.executable, "-s", str(program), self.name, str(theirs.fileno())],
+            [sys.executable, "-s", "-m", "server.zygote", self.name, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=ENVIRONMENT,

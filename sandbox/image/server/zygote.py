@@ -17,17 +17,22 @@ import socket
 import sys
 from contextlib import suppress
 
-import child
-import linux
+from . import child, linux
 
-STD = ["argparse", "array", "ast", "asyncio", "base64", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "csv", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect", "io", "itertools", "json", "math", "numbers", "operator", "os", "pathlib", "queue", "random", "re", "statistics", "string", "struct", "subprocess", "tempfile", "textwrap", "threading", "time", "traceback", "typing", "unittest", "concurrent.futures", "dataclasses", "zlib"]
-SCI = ["numpy", "scipy.optimize", "scipy.special", "scipy.integrate", "scipy.linalg", "sympy", "mpmath", "networkx", "pandas"]
+# What programs import most; the list costs each fork a little, so it holds no package for its own sake.
+STD = """
+    argparse array ast asyncio base64 bisect calendar cmath collections concurrent.futures contextlib copy csv
+    dataclasses datetime decimal enum fractions functools hashlib heapq inspect io itertools json math numbers
+    operator os pathlib queue random re statistics string struct subprocess tempfile textwrap threading time
+    traceback typing zlib
+"""
+SCI = "numpy scipy.optimize scipy.special scipy.integrate scipy.linalg sympy mpmath networkx pandas"
 
 
 def preload(tier: str) -> list[str]:
     """Import what the tier promises; the names that are not installed."""
     missing = []
-    for name in STD + (SCI if tier == "sci" else []):
+    for name in f"{STD} {SCI if tier == 'sci' else ''}".split():
         try:
             importlib.import_module(name)
         except ImportError:
@@ -57,10 +62,10 @@ def serve(link: socket.socket, base_memory: int, wake_fd: int) -> None:
     """Fork on each request; report each child's end with its wait status and resource usage."""
     slots: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([link, wake_fd], [], [])
+        ready, _, _ = select.select([link.fileno(), wake_fd], [], [])
         if wake_fd in ready:
             os.read(wake_fd, 4096)
-        if link in ready:
+        if link.fileno() in ready:
             data, fds, _, _ = socket.recv_fds(link, 65536, 4)
             if not data:
                 return
