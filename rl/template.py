@@ -19,7 +19,9 @@ from sandbox.tool import tool_schema
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 # Tags that the tiny tokenizer gives an id of their own.
 TAGS = tuple(
-    tag for name in ("reason", "answer", "tools", "tool_call", "tool_response") for tag in (f"<{name}>", f"</{name}>")
+    tag
+    for name in ("reason", "answer", "tools", "tool_call", "tool_response")
+    for tag in (f"<{name}>", f"</{name}>")
 )
 CUT_MARKER = " ... "
 
@@ -27,11 +29,9 @@ _SYSTEM = (
     "A conversation between a user and an assistant. The assistant first reasons inside <reason>...</reason> "
     "and then answers inside <answer>...</answer>."
 )
-_TOOLS_OPEN = (
-    "\n\n# Tools\n\nThe assistant may call these functions while it reasons. Their signatures:\n<tools>\n"
-)
+_TOOLS_OPEN = "\n\n# Tools\n\nThe assistant may call these functions while it reasons. Their signatures:\n<tools>\n"
 _TOOLS_CLOSE = (
-    '\n</tools>\nA call is a JSON object with the function\'s name and arguments: '
+    "\n</tools>\nA call is a JSON object with the function's name and arguments: "
     '<tool_call>{"name": ..., "arguments": {...}}</tool_call>. '
     "Its result comes back inside <tool_response>...</tool_response>."
 )
@@ -192,12 +192,17 @@ class Template:
 
     def decode(self, ids: list[int]) -> str:
         """The text of `ids`, special tokens kept and spaces as they are."""
-        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.tokenizer.decode(
+            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
 
     def _suffix_pieces(self) -> tuple[str, str, str]:
         """The text before, between and after tool results, cut out of a rendered conversation."""
         first, second = "\x01first\x01", "\x01second\x01"
-        asked = [{"role": "user", "content": "."}, {"role": "assistant", "content": self.config.generation_prefix}]
+        asked = [
+            {"role": "user", "content": "."},
+            {"role": "assistant", "content": self.config.generation_prefix},
+        ]
         results = [{"role": "tool", "content": first}, {"role": "tool", "content": second}]
         done = self._render(asked, add_generation_prompt=False).removesuffix("\n")
         suffix = self._render(asked + results, add_generation_prompt=True).removeprefix(done)
@@ -219,7 +224,9 @@ class Template:
     def _known(self, token: str) -> int:
         ids = self._encode(token)
         if len(ids) != 1:
-            raise ValueError(f"the tokenizer has no token {token} (it gives {len(ids)} ids); the template needs one")
+            raise ValueError(
+                f"the tokenizer has no token {token} (it gives {len(ids)} ids); the template needs one"
+            )
         return ids[0]
 
 

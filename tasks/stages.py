@@ -47,8 +47,12 @@ STAGES: dict[str, StageKind] = {
             "tasks.curation.stage:run",
             1,
             (),
-            # The longest prompt that any RL stage takes; a scalar: ctx.setting("prompt_tokens").
-            _same("curate", "model", "template") | {"prompt_tokens": "rl.rl1.rollout.prompt_tokens"},
+            # Scalars, read by ctx.setting: what the first RL stage allows a prompt and a tool response.
+            _same("curate", "model", "template", "sandbox")
+            | {
+                "prompt_tokens": "rl.rl1.rollout.prompt_tokens",
+                "tool_response_tokens": "rl.rl1.rollout.tool_response_tokens",
+            },
         ),
         StageKind(
             "sft",
