@@ -76,7 +76,8 @@ class DockerBox:
                 pids_limit=64 + config.slots * limits.tasks,
                 mem_limit=memory_mb * MIB,
                 memswap_limit=memory_mb * MIB,
-                cpu_shares=1024 * (os.cpu_count() or 1),
+                cpu_shares=1024 * config.slots,  # as much as that many ordinary processes
+                cgroup_parent=_cgroup_parent(self._client),
                 tmpfs=dict(_scratch(config, uid_base, i) for i in range(config.slots)),
                 volumes={str(self._place.directory): {"bind": INNER_DIR, "mode": "rw,z"}},
             )
@@ -164,6 +165,13 @@ def _owner_dead(label: str) -> bool:
 def _few_uids(client: docker.DockerClient) -> bool:
     options = client.info().get("SecurityOptions") or []
     return any("rootless" in option or "userns" in option for option in options)
+
+
+def _cgroup_parent(client: docker.DockerClient) -> str | None:
+    """Where the container's CPU weight counts against the machine's processes. The engine's own parent group
+    weighs as one process, so that all of its containers together would starve beside a busy trainer.
+    """
+    return "/" if client.info().get("CgroupDriver") == "cgroupfs" else None
 
 
 def _host_memory_mb() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
@@ -14,6 +13,7 @@ from . import linux
 from .capture import Capture
 from .child import MEMORY_SIGNAL
 
+CPU_TOLERANCE = 0.9  # the kernel sends SIGXCPU by a coarser clock than the one that we read
 HARD_OUTPUT = 8 << 20  # bytes of both streams together; beyond it the call is ended
 KIB = 1024
 SCI_IMPORT = re.compile(r"\b(?:numpy|scipy|sympy|mpmath|networkx|pandas)\b")
@@ -107,7 +107,7 @@ class Call:
         if os.WIFEXITED(self.exit.wait_status):
             return "ok" if os.WEXITSTATUS(self.exit.wait_status) == 0 else "error"
         number = os.WTERMSIG(self.exit.wait_status)
-        if number == signal.SIGXCPU and self.exit.cpu_s >= math.floor(self.limits["cpu_s"]):
+        if number == signal.SIGXCPU and self.exit.cpu_s >= self.limits["cpu_s"] * CPU_TOLERANCE:
             return "cpu_limit"
         if number == MEMORY_SIGNAL:
             return "memory"
