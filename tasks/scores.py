@@ -1,15 +1,41 @@
-"""What a set of scored rollouts says about a policy: avg@k with its standard error, and how it worked."""
+"""What a set of scored rollouts says about a policy: avg@k with its standard error, and how it worked.
+
+Scoring needs little of a rollout (`Attempt`), so that a long evaluation can keep its results on disk.
+Invariant: every problem counts; one without attempts (its prompt was too long) is unsolved.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from rl.metrics import stop_reasons, tool_error_rate
-from rl.trajectory import Rollout
+from rl.trajectory import Rollout, StopReason
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One rollout, as scoring sees it."""
+
+    reward: float
+    stop: StopReason
+    tokens: int  # of the whole response, tool output included
+    calls: int
+    failed_calls: int
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Attempt:
+        if rollout.stop is None:
+            raise AssertionError(f"{rollout.problem_id}: a finished rollout has no StopReason")
+        return cls(rollout.reward, rollout.stop, len(rollout.response_ids), len(rollout.calls), rollout.failed_calls)
+
+    @property
+    def correct(self) -> bool:
+        return self.reward > 0.5
 
 
 @dataclass(frozen=True)
@@ -28,22 +54,41 @@ class Scores:
     stop_reasons: dict[str, int]
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """As JSON values: a figure that there is none of (the error of one problem) is None."""
+        return {
+            key: None if isinstance(value, float) and math.isnan(value) else value for key, value in asdict(self).items()
+        }
 
 
 def score(groups: Sequence[Sequence[Rollout]]) -> Scores:
     """Scores of one group of rollouts a problem; a rollout that ended as `error` counts as unsolved."""
-    rollouts = [rollout for group in groups for rollout in group]
-    means = np.array([np.mean([rollout.reward for rollout in group]) for group in groups])
+    return score_attempts([[Attempt.of(rollout) for rollout in group] for group in groups])
+
+
+def score_attempts(groups: Sequence[Sequence[Attempt]]) -> Scores:
+    """The same of attempts."""
+    attempts = [attempt for group in groups for attempt in group]
+    means = np.array([_mean([attempt.reward for attempt in group]) for group in groups])
+    reasons = Counter(attempt.stop for attempt in attempts)
     return Scores(
         problems=len(groups),
-        samples=len(groups[0]),
+        samples=max(map(len, groups)),
         accuracy=float(means.mean()),
         accuracy_stderr=float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else float("nan"),
-        pass_at_k=float(np.mean([any(r.reward > 0.5 for r in group) for group in groups])),
-        mean_tokens=float(np.mean([len(r.response_ids) for r in rollouts])),
-        tool_calls=float(np.mean([len(r.calls) for r in rollouts])),
-        tool_error_rate=tool_error_rate(rollouts),
-        tool_error_rate_correct=tool_error_rate([r for r in rollouts if r.reward > 0.5]),
-        stop_reasons=stop_reasons(rollouts),
+        pass_at_k=_mean([any(attempt.correct for attempt in group) for group in groups]),
+        mean_tokens=_mean([attempt.tokens for attempt in attempts]),
+        tool_calls=_mean([attempt.calls for attempt in attempts]),
+        tool_error_rate=_error_rate(attempts),
+        tool_error_rate_correct=_error_rate([attempt for attempt in attempts if attempt.correct]),
+        stop_reasons={str(reason): reasons[reason] for reason in StopReason},
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
+
+
+def _error_rate(attempts: Sequence[Attempt]) -> float:
+    """Failed calls / calls; 0 where there are none."""
+    calls = sum(attempt.calls for attempt in attempts)
+    return sum(attempt.failed_calls for attempt in attempts) / calls if calls else 0.0
