@@ -40,18 +40,20 @@ def prefect_server(runs_dir: Path) -> Iterator[None]:
         yield
         return
     home = runs_dir / ".prefect"
-    home.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
-    url = f"http://127.0.0.1:{port}/api"
-    os.environ["PREFECT_API_URL"] = url
+    port = free_port()
+    os.environ["PREFECT_API_URL"] = api_url(port)
     os.environ.setdefault("PREFECT_HOME", str(home))
-    server = _start(port, home)
+    server = start(port, home)
     try:
-        _wait(server, url, home)
+        wait(server, port, home)
         yield
     finally:
-        os.environ.pop("PREFECT_API_URL", None)
+        del os.environ["PREFECT_API_URL"]
         stop(server)
+
+
+def api_url(port: int) -> str:
+    return f"http://127.0.0.1:{port}/api"
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
@@ -63,7 +65,9 @@ def stop(server: subprocess.Popen[bytes]) -> None:
         server.wait()
 
 
-def _start(port: int, home: Path) -> subprocess.Popen[bytes]:
+def start(port: int, home: Path) -> subprocess.Popen[bytes]:
+    """Start a server that is not ready yet."""
+    home.mkdir(parents=True, exist_ok=True)
     environment = processes.child_environment() | {
         "PREFECT_HOME": str(home),
         # Its own database: two servers must not share the one of `make serve`.
@@ -82,9 +86,10 @@ def _start(port: int, home: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _wait(server: subprocess.Popen[bytes], url: str, home: Path) -> None:
+def wait(server: subprocess.Popen[bytes], port: int, home: Path) -> None:
+    """Wait until the server answers."""
     deadline = time.monotonic() + START_S
-    while _health(url) is not None:
+    while _health(api_url(port)) is not None:
         if server.poll() is not None or time.monotonic() > deadline:
             raise InfrastructureError(f"Prefect's own server did not start; see {home / 'local.log'}")
         time.sleep(0.1)
@@ -99,7 +104,7 @@ def _health(url: str) -> str | None:
         return str(getattr(error, "reason", error))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -23,14 +23,15 @@ from sandbox.errors import UserError
 from tasks.launch import say
 from tasks.stages import pipeline_specs
 
-PROFILES, DEFAULT_PROFILE = profile_names()
+PROFILES, _default = profile_names()
+DEFAULT_PROFILE = _default or PROFILES[0]
 Profile = Annotated[str, WithJsonSchema({"type": "string", "enum": PROFILES})]
 Overrides = overrides_model()
 
 
 @flow(name="rstar2", persist_result=False)
 def rstar2(
-    profile: Profile = DEFAULT_PROFILE,  # type: ignore[assignment]
+    profile: Profile = DEFAULT_PROFILE,
     run_name: str = "",
     overrides: Overrides = Overrides(),  # type: ignore[valid-type]
 ) -> State:

@@ -1,0 +1,32 @@
+"""Shared by all tests: every Prefect client of the session talks to one temporary server, started by the
+first test that asks for it."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows import local_server
+
+# Prefect reads these once, at its import, which may come with the import of any test module.
+PREFECT_HOME = Path(tempfile.mkdtemp(prefix="rstar2-prefect-"))
+PREFECT_PORT = local_server.free_port()
+os.environ["PREFECT_HOME"] = str(PREFECT_HOME)
+os.environ["PREFECT_API_URL"] = local_server.api_url(PREFECT_PORT)
+os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+# On a shared CPU, OpenMP threads that spin cost a factor of ten.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[str]:
+    """URL of the session's Prefect server."""
+    server = local_server.start(PREFECT_PORT, PREFECT_HOME)
+    try:
+        local_server.wait(server, PREFECT_PORT, PREFECT_HOME)
+        yield local_server.api_url(PREFECT_PORT)
+    finally:
+        local_server.stop(server)
