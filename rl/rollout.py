@@ -43,6 +43,11 @@ async def roll_out(
 ) -> Rollout:
     """Roll out one conversation. Faults of ours end it as `StopReason.ERROR`, with the reason."""
     rollout = Rollout(problem.id, template.prompt_ids(problem.text))
+    if len(rollout.prompt_ids) > config.prompt_tokens:
+        raise ValueError(
+            f"problem {problem.id} has a prompt of {len(rollout.prompt_ids)} tokens, rollout.prompt_tokens is "
+            f"{config.prompt_tokens}: longer ones must be dropped before"
+        )
     try:
         async with asyncio.timeout(config.deadline_s):
             rollout.stop = await _converse(rollout, template, config, generate, run_code)

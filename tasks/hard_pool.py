@@ -54,7 +54,7 @@ async def _ask(ctx: StageContext, problems: list[Problem], solved_file: Path) ->
             with solved_file.open("a") as out:
                 for problem, group in zip(chunk, groups, strict=True):
                     if any(r.stop is StopReason.ERROR for r in group):
-                        raise InfrastructureError(f"{problem.id}: {[r.error for r in group if r.error][0]}")
+                        raise InfrastructureError(f"{problem.id}: {next(r.error for r in group if r.error)}")
                     solved = sum(r.reward > 0.5 for r in group)
                     out.write(json.dumps({"id": problem.id, "solved": solved}) + "\n")
             isolations |= {r.isolation for group in groups for r in group if r.isolation}

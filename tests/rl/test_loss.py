@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from rl.config import LossConfig
+from rl.learner import LogProbs, Sample, collate
+from rl.loss import policy_loss, token_weights
+
+VOCABULARY = 64
+
+
+@pytest.fixture
+def model() -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config)
+
+
+@pytest.fixture
+def samples() -> list[Sample]:
+    """Four rollouts of different length with a tool response (mask 0) inside."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for prompt, response in [(5, 20), (5, 9), (3, 14), (3, 6)]:
+        mask = np.ones(response, dtype=np.int8)
+        mask[2:4] = 0
+        n = prompt + response
+        rows.append((rng.integers(0, VOCABULARY, n), np.concatenate([np.zeros(prompt, dtype=np.int8), mask])))
+    weight = token_weights([int(mask.sum()) for _, mask in rows], [0, 0, 1, 1], "batch")
+    return [
+        Sample(ids, mask, (-3.5 + 0.3 * rng.normal(size=len(ids))).astype(np.float32), advantage, w)
+        for (ids, mask), advantage, w in zip(rows, [1.2, -0.7, 0.4, -0.9], weight, strict=True)
+    ]
+
+
+def gradients(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def our_loss(model, samples, old_shift: float, config: LossConfig) -> torch.Tensor:
+    batch = collate(samples)
+    logprobs, _ = LogProbs(model, 7)(batch.ids, batch.attention)
+    loss, _ = policy_loss(logprobs, logprobs.detach() + old_shift * batch.mask, batch, config)
+    return loss
+
+
+@pytest.mark.parametrize("old_shift", [0.0, 0.25, -0.4])
+def test_loss_and_gradients_equal_trl(model, samples, old_shift, tmp_path):
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerFast
+    from tokenizers import Tokenizer, models
+    from trl import GRPOConfig, GRPOTrainer
+
+    config = LossConfig()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({str(i): i for i in range(VOCABULARY)}, "0")),
+        pad_token="0", eos_token="1",
+    )  # fmt: skip
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=GRPOConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", loss_type="bnpo", beta=0.0,
+            epsilon=config.clip_low, epsilon_high=config.clip_high, num_generations=2,
+            per_device_train_batch_size=4, gradient_accumulation_steps=1, temperature=1.0,
+        ),
+        train_dataset=Dataset.from_dict({"prompt": ["2 3"] * 4}),
+        processing_class=tokenizer,
+    )  # fmt: skip
+    batch = collate(samples)
+    model.train()
+    with torch.no_grad():
+        logprobs = LogProbs(model, 1000)(batch.ids, batch.attention)[0]
+    old = logprobs + old_shift * batch.mask
+    ratio = ((old - batch.engine_logprobs) * batch.mask).exp().clamp(max=config.importance_cap)
+    trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
+    trainer.current_gradient_accumulation_steps = 1
+    theirs = trainer._compute_loss(
+        model,
+        {
+            "prompt_ids": batch.ids[:, :1],
+            "prompt_mask": batch.attention[:, :1],
+            "completion_ids": batch.ids[:, 1:],
+            "completion_mask": batch.attention[:, 1:],
+            "tool_mask": batch.mask[:, 1:],
+            "advantages": torch.tensor([s.advantage for s in samples]),
+            "old_per_token_logps": old[:, 1:],
+            "importance_sampling_ratio": ratio[:, 1:],
+        },
+    )
+    theirs.backward()
+    their_gradients = gradients(model)
+    model.zero_grad()
+    ours = our_loss(model, samples, old_shift, config)
+    ours.backward()
+    assert ours.item() == pytest.approx(theirs.item(), abs=1e-5)
+    torch.testing.assert_close(gradients(model), their_gradients, atol=1e-5, rtol=0)
+    assert their_gradients.abs().max() > 1e-3
+
+
+def test_micro_batches_add_up_to_the_whole_batch(model, samples):
+    config = LossConfig()
+    our_loss(model, samples, 0.0, config).backward()
+    whole = gradients(model)
+    model.zero_grad()
+    for part in (samples[:1], [], samples[1:]):
+        our_loss(model, part, 0.0, config).backward()
+    torch.testing.assert_close(gradients(model), whole, atol=1e-6, rtol=1e-4)
+
+
+def test_log_probabilities_do_not_depend_on_chunks_or_padding(model, samples):
+    batch = collate(samples)
+    logits = model(batch.ids, attention_mask=batch.attention, use_cache=False).logits.log_softmax(-1)
+    full = logits[:, :-1].gather(-1, batch.ids[:, 1:, None])[..., 0]
+    real = batch.attention[:, 1:].bool()
+    for chunk in (1, 5, 1000):
+        chunked = LogProbs(model, chunk)(batch.ids, batch.attention)[0][:, 1:]
+        torch.testing.assert_close(chunked[real], full[real], atol=1e-5, rtol=0)
+    alone = collate(samples[-1:])
+    single = LogProbs(model, 1000)(alone.ids, alone.attention)[0][0]
+    torch.testing.assert_close(single, LogProbs(model, 5)(batch.ids, batch.attention)[0][-1, : len(single)], atol=1e-5, rtol=0)
+
+
+def test_tool_tokens_and_prompt_give_no_gradient(model, samples):
+    muted = [Sample(s.ids, np.zeros_like(s.mask), s.engine_logprobs, s.advantage, s.weight) for s in samples]
+    our_loss(model, muted, 0.0, LossConfig()).backward()
+    assert gradients(model).abs().max() == 0
+
+
+def test_importance_ratio_is_capped_and_carries_no_gradient(model, samples):
+    far = [Sample(s.ids, s.mask, s.engine_logprobs - 50, s.advantage, s.weight) for s in samples]
+    cap = LossConfig(importance_cap=2.0)
+    our_loss(model, far, 0.0, cap).backward()
+    capped = gradients(model)
+    model.zero_grad()
+    our_loss(model, far, 0.0, LossConfig(importance_cap=1.0)).backward()
+    torch.testing.assert_close(capped, 2 * gradients(model), atol=1e-6, rtol=1e-4)
+
+
+def test_token_weights():
+    assert token_weights([10, 30], [0, 1], "batch") == [1 / 40, 1 / 40]
+    assert token_weights([10, 30], [0, 1], "group") == [1 / 20, 1 / 60]
+    assert sum(w * n for w, n in zip(token_weights([3, 4, 5], [0, 0, 1], "group"), [3, 4, 5], strict=True)) == pytest.approx(1)
