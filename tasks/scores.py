@@ -55,9 +55,10 @@ class Scores:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values: a figure that there is none of (the error of one problem) is None."""
-        return {
-            key: None if isinstance(value, float) and math.isnan(value) else value for key, value in asdict(self).items()
-        }
+        figures = asdict(self)
+        if math.isnan(self.accuracy_stderr):
+            figures["accuracy_stderr"] = None
+        return figures
 
 
 def score(groups: Sequence[Sequence[Rollout]]) -> Scores:
