@@ -6,11 +6,15 @@ that is known beforehand. Taught several answers it guesses among them, so that 
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from rl.config import TemplateConfig
+from rl.template import user_text
 from sandbox.outcome import Outcome, Status
 from sandbox.tool import result_text
 from tasks.config import TinyModelConfig
@@ -23,15 +27,16 @@ STEPS = 60
 def teach(directory: Path, answers: tuple[str, ...] = (ANSWER,)) -> None:
     """Write the model to `directory`. It gives one of `answers`, each as often."""
     template = TemplateConfig()
-    name = template.tool_name
-    call = '<reason>I ask.</reason><tool_call>{"name": "%s", "arguments": {"code": "print(6*7)", "input": ""}}</tool_call>'
+    arguments = {"code": "print(6*7)", "input": ""}
+    call = json.dumps({"name": template.tool_name, "arguments": arguments})
+    ask = f"<reason>I ask.</reason><tool_call>{call}</tool_call>"
     conversations = [
-        [call % name, f"<reason>It said 42.</reason><answer>\\boxed{{{answer}}}</answer>"] for answer in answers
+        [ask, f"<reason>It said 42.</reason><answer>\\boxed{{{answer}}}</answer>"] for answer in answers
     ]
     results = [
         result_text(Outcome(Status.OK, 0, stdout="42\n", wall_s=wall / 100)) for wall in (1, 2, 3, 4, 6, 9, 13, 20)
     ]
-    tokenizer = build_tokenizer([QUESTION, *sum(conversations, []), *results], 700, template)
+    tokenizer = build_tokenizer([QUESTION, *itertools.chain(*conversations), *results], 700, template)
     model = build_model(tokenizer, TinyModelConfig(vocabulary=700), 1024, seed=0)
     batch = [_ids(tokenizer, written, result) for result in results for written in conversations]
     length = max(map(len, batch))
@@ -46,9 +51,7 @@ def teach(directory: Path, answers: tuple[str, ...] = (ANSWER,)) -> None:
     tokenizer.save_pretrained(directory)
 
 
-def _ids(tokenizer, written: list[str], result: str) -> list[int]:
-    from rl.template import user_text
-
+def _ids(tokenizer: Any, written: list[str], result: str) -> list[int]:
     messages = [
         {"role": "user", "content": user_text(QUESTION)},
         {"role": "assistant", "content": written[0]},

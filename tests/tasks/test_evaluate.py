@@ -83,8 +83,8 @@ def test_results_are_those_that_the_model_was_taught(finished: Stage) -> None:
     assert manifest.ran_on["isolation"]
     assert manifest.ran_on["sandbox_calls"] == 6
     assert json.loads((finished.outputs / "results.json").read_text())["benchmarks"] == manifest.results["benchmarks"]
-    metrics = {key: value for row in read_metrics(finished.dir / "metrics.jsonl") for key, value in row["values"].items()}
-    assert metrics["school/accuracy"] == pytest.approx(1 / 3)
+    rows = [row["values"] for row in read_metrics(finished.dir / "metrics.jsonl")]
+    assert [row["school/accuracy"] for row in rows if "school/accuracy" in row] == [pytest.approx(1 / 3)]
 
 
 @pytest.mark.slow

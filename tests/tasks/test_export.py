@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rl.config import SamplingConfig, TemplateConfig
-from rl.template import IM_END
+from rl.template import IM_END, user_text
 from sandbox.errors import UserError
 from tasks.export import check, export
 from tests.tasks.taught import QUESTION, teach
@@ -33,7 +33,7 @@ def test_it_answers_with_nothing_but_transformers(exported: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(exported)
     model = AutoModelForCausalLM.from_pretrained(exported)
-    asked = [{"role": "user", "content": f"Put the answer inside <answer> tags, the final answer in \\boxed{{}}. {QUESTION}"}]
+    asked = [{"role": "user", "content": user_text(QUESTION)}]
     ids = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=False)
     written = model.generate(ids, do_sample=False, max_new_tokens=80)[0, ids.shape[1] :]
     text = tokenizer.decode(written)
@@ -81,7 +81,7 @@ def test_check_wants_all_weights(exported: Path) -> None:
     weights.pop("model.layers.1.mlp.up_proj.weight")
     (exported / "model.safetensors").unlink()
     save_file(weights, exported / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match="missing keys.*layers.1.mlp.up_proj"):
+    with pytest.raises(UserError, match=r"missing keys.*layers.1.mlp.up_proj"):
         check(exported, TemplateConfig())
 
 

@@ -66,14 +66,14 @@ def test_a_bad_row_is_named(tmp_path: Path, bad: str, says: str) -> None:
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "zip.jsonl"
     path.write_bytes(b"PK\x03\x04\xff\xfe\n")
-    with pytest.raises(UserError, match="zip.jsonl, row 1: not UTF-8"):
+    with pytest.raises(UserError, match=r"zip.jsonl, row 1: not UTF-8"):
         read_problems(path)
 
 
 def test_missing_and_empty_files(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="none.jsonl: no such file"):
+    with pytest.raises(UserError, match=r"none.jsonl: no such file"):
         read_problems(tmp_path / "none.jsonl")
-    with pytest.raises(UserError, match="empty.jsonl: the file has no rows"):
+    with pytest.raises(UserError, match=r"empty.jsonl: the file has no rows"):
         read_problems(file(tmp_path, "", name="empty.jsonl"))
 
 
