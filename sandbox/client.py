@@ -117,11 +117,8 @@ class _Link:
             await writer.drain()
             return await future
         finally:
-            if (
-                self._waiting.pop(number, None) is not None
-                and not future.done()
-                and message["op"] == "run"
-            ):
+            self._waiting.pop(number, None)
+            if future.cancelled() and message["op"] == "run":
                 writer.write(wire.encode({"op": "cancel", "id": number}))
 
     async def close(self) -> None:
