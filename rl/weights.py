@@ -7,6 +7,7 @@ CPU engine re-packs its LM head only when it is named, and would go on sampling 
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,14 +17,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "rstar2-weights-"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def channel() -> Path:
-    """A directory for one run's weights; the caller removes it."""
+    """A directory for this process's weights; the caller removes it. Those of killed processes go too."""
     root = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
-    return Path(tempfile.mkdtemp(prefix="rstar2-weights-", dir=root))
+    for stray in root.glob(f"{PREFIX}*"):
+        if not Path("/proc", stray.name.removeprefix(PREFIX).split("-")[0]).exists():
+            shutil.rmtree(stray, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
 
 
 def publish(state: dict[str, Tensor], directory: Path, version: int, dtype: str) -> Path:

@@ -1,0 +1,111 @@
+"""What Resample on Correct does to tool errors: three ways to train, the same seeds, the demo's model.
+
+    grpo-G    G rollouts a prompt, all learned
+    grpo-2G   2G rollouts a prompt, all learned
+    roc       2G rollouts a prompt, G learned, chosen by RoC
+
+Everything else is the demo's stage rl1. Reported over *all sampled* correct rollouts of the last steps,
+before selection, and on the held-out problems after training.
+
+    python -m benchmarks.roc [--steps 60] [--seeds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.outcome import finish
+from flows.config import PipelineConfig, load
+from tasks.stage import Stage, read_metrics
+from tasks.stages import STAGES, make_spec
+
+RUNS = Path("runs")
+LAST = 10  # steps
+VARIANTS = {
+    "grpo-G": {"rollouts": 8, "kept": 8, "selection": "all"},
+    "grpo-2G": {"rollouts": 16, "kept": 16, "selection": "all"},
+    "roc": {"rollouts": 16, "kept": 8, "selection": "roc"},
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One training run. Rates are shares of tool calls."""
+
+    reward: float
+    sampled_error_rate_correct: float
+    held_out_error_rate: float
+    held_out_error_rate_correct: float
+    accuracy: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    results: dict[str, list[Result]] = {name: [] for name in VARIANTS}
+    for seed in range(options.seeds):
+        for name, roc in VARIANTS.items():
+            config = load("demo", {"rl": {"rl1": {"steps": options.steps, "roc": roc}}})
+            results[name].append(_train(config, seed))
+            print(f"{name:8} seed {seed}: {results[name][-1]}", flush=True)
+    _print_table(results, options.seeds)
+    figures = {
+        name: {field: _mean_spread(rows, field) for field in Result.__dataclass_fields__}
+        for name, rows in results.items()
+    }
+    ratio = figures["roc"]["sampled_error_rate_correct"][0] / max(
+        1e-9, min(figures[name]["sampled_error_rate_correct"][0] for name in ("grpo-G", "grpo-2G"))
+    )
+    finish(
+        "roc",
+        {"ratio": round(ratio, 4), "steps": options.steps, "seeds": options.seeds, "mean_and_spread": figures},
+        "tool-error rate in all sampled correct rollouts and on held-out problems is lowest with roc (ratio < 1)",
+    )
+
+
+def _train(config: PipelineConfig, seed: int) -> Result:
+    """Run curate and sft (seed 0, shared) and one rl1; a finished stage is reused."""
+    inputs: dict[str, str] = {}
+    stage = None
+    for name, stage_seed in (("curate", 0), ("sft", 0), ("rl1", seed)):
+        spec = make_spec(STAGES[name], config, stage_seed, inputs)
+        inputs[name] = spec.fingerprint
+        stage = Stage.prepare(RUNS, spec)
+        subprocess.run([sys.executable, "-m", "tasks", str(stage.dir)], check=True, stdout=subprocess.DEVNULL)
+    assert stage is not None
+    manifest = stage.manifest()
+    assert manifest is not None
+    rows = [row["values"] for row in read_metrics(stage.dir / "metrics.jsonl") if "reward" in row["values"]]
+    held_out = manifest.results["held_out"]
+    return Result(
+        reward=float(np.mean([row["reward"] for row in rows[-LAST:]])),
+        sampled_error_rate_correct=float(np.mean([row["tool_error_rate_correct"] for row in rows[-LAST:]])),
+        held_out_error_rate=held_out["tool_error_rate"],
+        held_out_error_rate_correct=held_out["tool_error_rate_correct"],
+        accuracy=held_out["accuracy"],
+    )
+
+
+def _mean_spread(rows: list[Result], field: str) -> tuple[float, float]:
+    values = [getattr(row, field) for row in rows]
+    return round(float(np.mean(values)), 4), round(float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, 4)
+
+
+def _print_table(results: dict[str, list[Result]], seeds: int) -> None:
+    fields = list(Result.__dataclass_fields__)
+    print(f"\nmean ± spread over {seeds} seeds\n{'':8}" + "".join(f"{field:>30}" for field in fields))
+    for name, rows in results.items():
+        cells = ["{:.4f} ± {:.4f}".format(*_mean_spread(rows, field)) for field in fields]
+        print(f"{name:8}" + "".join(f"{cell:>30}" for cell in cells))
+
+
+if __name__ == "__main__":
+    main()
