@@ -63,7 +63,9 @@ class Asking:
     def open(cls, benchmark: Benchmark, directory: Path) -> Asking:
         problems = benchmark.problems()
         # Another content of a file is another benchmark, even under the same name.
-        digest = hashlib.sha256(json.dumps([asdict(problem) for problem in problems]).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(
+            json.dumps([asdict(problem) for problem in problems]).encode()
+        ).hexdigest()[:8]
         every = max(1, len(problems) // SHOWN_PROBLEMS)
         shown = frozenset(problem.id for problem in problems[::every][:SHOWN_PROBLEMS])
         return cls(benchmark, problems, directory / f"{benchmark.name}-{digest}.jsonl", shown)
@@ -93,7 +95,9 @@ def run(ctx: StageContext) -> None:
     config = ctx.section(EvaluateConfig, "evaluate")
     curated = ctx.input("curate") if "curate" in ctx.stage.spec.inputs else None
     sources = Sources(curated, ctx.section(HeldOutConfig, "held_out").problems)
-    askings = [Asking.open(benchmark, ctx.checkpoints) for benchmark in find(config.benchmarks, sources)]
+    askings = [
+        Asking.open(benchmark, ctx.checkpoints) for benchmark in find(config.benchmarks, sources)
+    ]
     model_dir = _exported(ctx, config)
     _set_aside_long_prompts(ctx, askings, config, model_dir)
     if any(asking.left() for asking in askings):
@@ -109,7 +113,9 @@ def _exported(ctx: StageContext, config: EvaluateConfig) -> Path:
         directory = ctx.outputs / "model"
         export(ctx.model_dir, directory, config.sampling)
     facts = check(directory, template)
-    ctx.log(f"the model loads: {facts.architecture}, {facts.parameters:,} parameters, {facts.dtype} ({directory})")
+    ctx.log(
+        f"the model loads: {facts.architecture}, {facts.parameters:,} parameters, {facts.dtype} ({directory})"
+    )
     ctx.result(model=asdict(facts))
     return directory
 
@@ -119,7 +125,9 @@ def _set_aside_long_prompts(
 ) -> None:
     from transformers import AutoTokenizer
 
-    template = Template(AutoTokenizer.from_pretrained(model_dir), ctx.section(TemplateConfig, "template"))
+    template = Template(
+        AutoTokenizer.from_pretrained(model_dir), ctx.section(TemplateConfig, "template")
+    )
     limit = config.rollout.prompt_tokens
     for asking in askings:
         lengths = {problem.id: len(template.prompt_ids(problem.text)) for problem in asking.left()}
@@ -132,7 +140,9 @@ def _set_aside_long_prompts(
             )
 
 
-async def _ask(ctx: StageContext, config: EvaluateConfig, askings: Sequence[Asking], model_dir: Path) -> None:
+async def _ask(
+    ctx: StageContext, config: EvaluateConfig, askings: Sequence[Asking], model_dir: Path
+) -> None:
     tool_name = ctx.section(TemplateConfig, "template").tool_name
     size = max(1, CHUNK_ROLLOUTS // config.samples)
     total = sum(len(asking.problems) for asking in askings)
@@ -146,11 +156,18 @@ async def _ask(ctx: StageContext, config: EvaluateConfig, askings: Sequence[Aski
                 done = total - sum(len(other.left()) for other in askings)
                 chunk = left[start : start + size]
                 groups = await _collect(ctx, policy, config, chunk, done, total)
-                asking.add([_judge(asking, *pair, tool_name) for pair in zip(chunk, groups, strict=True)])
+                asking.add(
+                    [_judge(asking, *pair, tool_name) for pair in zip(chunk, groups, strict=True)]
+                )
 
 
 async def _collect(
-    ctx: StageContext, policy: Policy, config: EvaluateConfig, chunk: list[Problem], done: int, total: int
+    ctx: StageContext,
+    policy: Policy,
+    config: EvaluateConfig,
+    chunk: list[Problem],
+    done: int,
+    total: int,
 ) -> list[list[Rollout]]:
     rollouts = config.samples * len(chunk)
     every = max(1, rollouts // 10)
@@ -159,7 +176,9 @@ async def _collect(
         if finished % every == 0 or finished == asked:
             ctx.progress(done + len(chunk) * finished // asked, total)
 
-    return await policy.collect(chunk, config.samples, config.rollout, config.sampling, DEADLINE_S, on_rollout)
+    return await policy.collect(
+        chunk, config.samples, config.rollout, config.sampling, DEADLINE_S, on_rollout
+    )
 
 
 def _judge(asking: Asking, problem: Problem, group: list[Rollout], tool_name: str) -> Answered:
@@ -173,11 +192,15 @@ def _judge(asking: Asking, problem: Problem, group: list[Rollout], tool_name: st
         attempts=[Attempt.of(rollout) for rollout in group],
         isolation=sorted({rollout.isolation for rollout in group if rollout.isolation}),
         weight_version=group[0].weight_version,
-        transcripts=[transcribe(asking.benchmark.name, problem, rollout, tool_name) for rollout in shown],
+        transcripts=[
+            transcribe(asking.benchmark.name, problem, rollout, tool_name) for rollout in shown
+        ],
     )
 
 
-def _sum_up(ctx: StageContext, config: EvaluateConfig, askings: Sequence[Asking], model_dir: Path) -> None:
+def _sum_up(
+    ctx: StageContext, config: EvaluateConfig, askings: Sequence[Asking], model_dir: Path
+) -> None:
     """Figures into the stage's results and metrics, everything into outputs/."""
     results: dict[str, dict[str, Any]] = {}
     rows: list[Answered] = []
@@ -190,14 +213,27 @@ def _sum_up(ctx: StageContext, config: EvaluateConfig, askings: Sequence[Asking]
         results[name] = scores.as_dict() | {"prompt_too_long": too_long}
         rows += answered
         ctx.log(_line(name, config.samples, scores))
-        ctx.metrics(0, {f"{name}/{key}": value for key, value in results[name].items() if isinstance(value, float)})
+        ctx.metrics(
+            0,
+            {
+                f"{name}/{key}": value
+                for key, value in results[name].items()
+                if isinstance(value, float)
+            },
+        )
 
     first = results[askings[0].benchmark.name]
     ctx.result(benchmarks=results, samples=config.samples)
     ctx.result(
         **{
             key: first[key]
-            for key in ("accuracy", "accuracy_stderr", "mean_tokens", "stop_reasons", "tool_error_rate_correct")
+            for key in (
+                "accuracy",
+                "accuracy_stderr",
+                "mean_tokens",
+                "stop_reasons",
+                "tool_error_rate_correct",
+            )
         }
     )
     versions = {row.weight_version for row in rows if row.weight_version is not None}
@@ -216,7 +252,8 @@ def _sum_up(ctx: StageContext, config: EvaluateConfig, askings: Sequence[Asking]
     write_atomic(ctx.outputs / "results.json", json.dumps(record, indent=2) + "\n")
     transcripts = [transcript for row in rows for transcript in row.transcripts]
     write_atomic(
-        ctx.outputs / "samples.jsonl", "".join(transcript.model_dump_json() + "\n" for transcript in transcripts)
+        ctx.outputs / "samples.jsonl",
+        "".join(transcript.model_dump_json() + "\n" for transcript in transcripts),
     )
     ctx.artifact(ctx.outputs / "results.json")
     ctx.artifact(ctx.outputs / "samples.jsonl")

@@ -16,7 +16,9 @@ from typing import Any
 from rl.config import SamplingConfig, TemplateConfig
 from sandbox.errors import UserError
 
-LEFT_OUT = {"training_args.bin"}  # a pickle of the trainer's settings: of no use to who serves the model
+LEFT_OUT = {
+    "training_args.bin"
+}  # a pickle of the trainer's settings: of no use to who serves the model
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ def check(directory: Path, template: TemplateConfig) -> ExportFacts:
             raise UserError(f"{directory}: the weights have {kind.replace('_', ' ')}: {keys}")
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
-        raise UserError(f"{directory}: the tokenizer has {len(tokenizer)} tokens, the model has {rows} embeddings")
+        raise UserError(
+            f"{directory}: the tokenizer has {len(tokenizer)} tokens, the model has {rows} embeddings"
+        )
     _check_template(directory, tokenizer, template)
     return ExportFacts(
         architecture=type(model).__name__,
@@ -68,7 +72,9 @@ def check(directory: Path, template: TemplateConfig) -> ExportFacts:
 
 def _check_template(directory: Path, tokenizer: Any, template: TemplateConfig) -> None:
     if not tokenizer.chat_template:
-        raise UserError(f"{directory} has no chat template (chat_template.jinja): it cannot be asked a question")
+        raise UserError(
+            f"{directory} has no chat template (chat_template.jinja): it cannot be asked a question"
+        )
     asked = [{"role": "user", "content": "What is 1 + 1?"}]
     prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
     if template.tool_name not in prompt:
@@ -88,7 +94,11 @@ def _write_generation_config(directory: Path, sampling: SamplingConfig) -> None:
     settings["do_sample"] = sampling.temperature > 0
     if settings["do_sample"]:
         # top_k is written even when it is off: without it, readers of this file take 50
-        settings |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        settings |= {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+        }
     path.write_text(json.dumps(settings, indent=2) + "\n")
 
 

@@ -29,7 +29,9 @@ def read_problems(path: Path) -> list[Problem]:
                 continue
             problem = _problem(f"{path}, row {number}", f"{path.stem}-{number}", line)
             if problem.id in rows:
-                raise UserError(f"{path}, row {number}: id {problem.id!r} is also the id of row {rows[problem.id]}")
+                raise UserError(
+                    f"{path}, row {number}: id {problem.id!r} is also the id of row {rows[problem.id]}"
+                )
             rows[problem.id] = number
             problems.append(problem)
     if not problems:
@@ -41,7 +43,9 @@ def _problem(where: str, default_id: str, line: bytes) -> Problem:
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}); {EXPECTED}") from None
+        raise UserError(
+            f"{where}: not UTF-8 ({error.reason} at byte {error.start}); {EXPECTED}"
+        ) from None
     except ValueError as error:  # an integer of thousands of digits is one too
         raise UserError(f"{where}: not valid JSON ({error}); {EXPECTED}") from None
     if not isinstance(row, dict):
@@ -54,9 +58,13 @@ def _problem(where: str, default_id: str, line: bytes) -> Problem:
             f"{where}: {' and '.join(missing)} missing or empty; {EXPECTED}, found {', '.join(row) or 'no columns'}"
         )
     if "\n" in found["answer"]:
-        raise UserError(f"{where}: the answer has several lines; expected the final answer alone, not a solution")
+        raise UserError(
+            f"{where}: the answer has several lines; expected the final answer alone, not a solution"
+        )
     given = row.get("id")
-    return Problem(default_id if given in (None, "") else str(given), found["problem"], found["answer"])
+    return Problem(
+        default_id if given in (None, "") else str(given), found["problem"], found["answer"]
+    )
 
 
 def _text(where: str, row: dict[str, Any], column: str) -> str:

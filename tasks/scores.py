@@ -31,7 +31,13 @@ class Attempt:
     def of(cls, rollout: Rollout) -> Attempt:
         if rollout.stop is None:
             raise AssertionError(f"{rollout.problem_id}: a finished rollout has no StopReason")
-        return cls(rollout.reward, rollout.stop, len(rollout.response_ids), len(rollout.calls), rollout.failed_calls)
+        return cls(
+            rollout.reward,
+            rollout.stop,
+            len(rollout.response_ids),
+            len(rollout.calls),
+            rollout.failed_calls,
+        )
 
     @property
     def correct(self) -> bool:
@@ -75,7 +81,9 @@ def score_attempts(groups: Sequence[Sequence[Attempt]]) -> Scores:
         problems=len(groups),
         samples=max(map(len, groups)),
         accuracy=float(means.mean()),
-        accuracy_stderr=float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else float("nan"),
+        accuracy_stderr=float(means.std(ddof=1) / np.sqrt(len(means)))
+        if len(means) > 1
+        else float("nan"),
         pass_at_k=_mean([any(attempt.correct for attempt in group) for group in groups]),
         mean_tokens=_mean([attempt.tokens for attempt in attempts]),
         tool_calls=_mean([attempt.calls for attempt in attempts]),

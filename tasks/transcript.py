@@ -68,4 +68,6 @@ def transcribe(benchmark: str, problem: Problem, rollout: Rollout, tool_name: st
 
 
 def _call(call: ToolCall) -> TranscriptCall:
-    return TranscriptCall(status=call.status, failed=call.failed, seconds=call.seconds, result=call.result)
+    return TranscriptCall(
+        status=call.status, failed=call.failed, seconds=call.seconds, result=call.result
+    )

@@ -31,9 +31,13 @@ def find(wanted: list[str], sources: Sources) -> list[Benchmark]:
     if not wanted:
         raise UserError(f"evaluate.benchmarks is empty; give {_valid()}")
     found = [_one(name, sources) for name in wanted]
-    twice = [name for name, count in Counter(benchmark.name for benchmark in found).items() if count > 1]
+    twice = [
+        name for name, count in Counter(benchmark.name for benchmark in found).items() if count > 1
+    ]
     if twice:
-        raise UserError(f"evaluate.benchmarks: {', '.join(twice)} is there twice; results are kept by name")
+        raise UserError(
+            f"evaluate.benchmarks: {', '.join(twice)} is there twice; results are kept by name"
+        )
     return found
 
 

@@ -13,7 +13,7 @@ from tasks.benchmarks.problem_file import ProblemFile
 from tasks.evaluate import Answered, Asking
 from tasks.scores import Attempt
 from tasks.spec import StageSpec
-from tasks.stage import Stage, read_metrics
+from tasks.stage import Stage, read_jsonl
 from tasks.stages import STAGES, make_spec
 from tasks.transcript import Transcript, transcribe
 from tests.tasks.taught import ANSWER, QUESTION, teach
@@ -83,7 +83,7 @@ def test_results_are_those_that_the_model_was_taught(finished: Stage) -> None:
     assert manifest.ran_on["isolation"]
     assert manifest.ran_on["sandbox_calls"] == 6
     assert json.loads((finished.outputs / "results.json").read_text())["benchmarks"] == manifest.results["benchmarks"]
-    rows = [row["values"] for row in read_metrics(finished.dir / "metrics.jsonl")]
+    rows = [row["values"] for row in read_jsonl(finished.dir / "metrics.jsonl")]
     assert [row["school/accuracy"] for row in rows if "school/accuracy" in row] == [pytest.approx(1 / 3)]
 
 
