@@ -19,9 +19,9 @@ from flows import summary
 from flows.config import PipelineConfig
 from sandbox.errors import UserError
 from tasks.launch import run_stage, say
-from tasks.spec import StageSpec, TrackTarget
+from tasks.spec import StageSpec
 from tasks.stage import Stage, stage_dir, write_atomic
-from tasks.track import Pipeline
+from tasks.track import PipelineTrack, StageTrack
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 RESERVED = ("stages", "mlartifacts", "mlflow.db")
@@ -57,23 +57,22 @@ class Run:
         self._outcomes: dict[str, str] = {}
         self._status = "running"
         artifacts = self.runs_dir / "mlartifacts"
-        self._mlflow = Pipeline(config.tracking_uri, config.track.experiment, name, artifacts)
+        self._mlflow = PipelineTrack(config.tracking_uri, config.track.experiment, name, artifacts)
 
     def __enter__(self) -> Run:
         resolved = self.dir / "config.yaml"
         text = yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=False)
         write_atomic(resolved, f"# resolved configuration of run {self.name}, profile {self.profile}\n{text}")
-        self._mlflow.artifact(resolved)
+        self._mlflow.artifact(resolved, say)
         self._summarize()
         return self
 
     def stage(self, name: str) -> Path:
         """Run stage `name` to its end; its directory."""
-        spec = self.specs[name].model_copy(update={"track": self._target()})
-        stage = Stage.prepare(self.runs_dir, spec)
+        stage, track = self._prepare(self.specs[name])
         self._link(name, stage.dir)
         self._summarize()
-        state = run_stage(name, stage.dir, return_state=True)
+        state = run_stage(name, stage.dir, track, return_state=True)
         self._outcomes[name] = state.name or ""
         self._summarize()
         if not state.is_completed():
@@ -90,8 +89,8 @@ class Run:
         else:
             self._status, mlflow_status = "stopped", "KILLED"
         self._summarize()
-        self._mlflow.artifact(self.dir / "summary.json")
-        self._mlflow.close(mlflow_status, self._note())
+        self._mlflow.artifact(self.dir / "summary.json", say)
+        self._mlflow.close(mlflow_status, self._note(), say)
         say(self.closing())
 
     def closing(self) -> str:
@@ -124,13 +123,15 @@ class Run:
     def _summarize(self) -> None:
         summary.write(self.summary(), self.dir / "summary.json")
 
-    def _target(self) -> TrackTarget:
-        return TrackTarget(
-            uri=self.config.tracking_uri,
-            experiment=self.config.track.experiment,
-            run_name=self.name,
-            parent_run_id=self._mlflow.run_id,
-        )
+    def _prepare(self, spec: StageSpec) -> tuple[Stage, StageTrack | None]:
+        """The stage's directory, and its MLflow run unless it is finished."""
+        directory = stage_dir(self.runs_dir, spec.stage, spec.fingerprint)
+        if Stage(directory, spec).manifest() is not None:
+            stage = Stage.open(directory)
+            self._mlflow.finished(stage.spec, directory, say)
+            return stage, None
+        track = self._mlflow.stage(spec, directory)
+        return Stage.prepare(self.runs_dir, spec.model_copy(update={"mlflow_run_id": track.run_id})), track
 
     def _link(self, name: str, directory: Path) -> None:
         """Point runs/<run name>/<stage> at the stage's directory."""

@@ -14,15 +14,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from sandbox.errors import InfrastructureError, UserError
 from tasks import processes
 from tasks.signals import Stop, StopSignals
 from tasks.stage import Stage, StageContext
-
-if TYPE_CHECKING:
-    from tasks.track import StageTrack
 
 DONE, BUG, USER, INFRASTRUCTURE, STOPPED = 0, 1, 2, 75, 143
 EXIT_S = 10.0  # at most, from the end of the body to the end of the process
@@ -51,32 +48,30 @@ def main(directory: Path) -> int:
 
 def _run(stage: Stage, ctx: StageContext) -> int:
     try:
-        if stage.spec.track is not None:
-            ctx.attach(_open_track(stage))
         _body(stage.spec.body)(ctx)
     except Stop:
         ctx.log("stopped; run again to go on from the last checkpoint")
-        return _close(ctx, STOPPED, "stopped", "KILLED")
+        return _close(ctx, STOPPED, "stopped")
     except UserError as error:
         ctx.log(f"error: {error}")
-        return _close(ctx, USER, "failed", "FAILED", str(error))
+        return _close(ctx, USER, "failed", str(error))
     except InfrastructureError as error:
         ctx.log(f"machine fault: {error}")
-        return _close(ctx, INFRASTRUCTURE, "failed", "FAILED", str(error))
+        return _close(ctx, INFRASTRUCTURE, "failed", str(error))
     except Exception as error:
         lines = traceback.format_exc().splitlines()
         print("\n".join(lines), file=sys.stderr, flush=True)
         ctx.log("\n".join(lines[-SHOWN_LINES:]))
-        return _close(ctx, BUG, "failed", "FAILED", f"{type(error).__name__}: {error}")
-    return _close(ctx, DONE, "completed", "FINISHED")
+        return _close(ctx, BUG, "failed", f"{type(error).__name__}: {error}")
+    return _close(ctx, DONE, "completed")
 
 
-def _close(ctx: StageContext, code: int, status: str, mlflow_status: str, error: str = "") -> int:
+def _close(ctx: StageContext, code: int, status: str, error: str = "") -> int:
     """Settle the stage. The process must end soon, whatever helper threads are still there."""
     deadline = threading.Timer(EXIT_S, os._exit, [code])
     deadline.daemon = True
     deadline.start()
-    ctx.close(status, mlflow_status, error)
+    ctx.close(status, error)
     return code
 
 
@@ -84,14 +79,6 @@ def _body(place: str) -> Callable[[StageContext], None]:
     module, _, name = place.partition(":")
     body: Callable[[StageContext], None] = getattr(importlib.import_module(module), name)
     return body
-
-
-def _open_track(stage: Stage) -> StageTrack:
-    from tasks.track import StageTrack  # MLflow takes a second: only where it is used
-
-    assert stage.spec.track is not None
-    runs_dir = stage.dir.parent.parent
-    return StageTrack(stage.spec, stage.spec.track, stage.dir / "metrics.jsonl", runs_dir / "mlartifacts")
 
 
 def _take_output(log_file: Path) -> IO[str]:

@@ -28,6 +28,7 @@ from prefect.states import Completed, Failed
 
 from tasks import processes
 from tasks.stage import Stage
+from tasks.track import StageTrack
 
 INFRASTRUCTURE, STOPPED = 75, 143
 LEADER_S = 10.0  # from SIGTERM to the stage's own process until everything of it is ended
@@ -36,22 +37,29 @@ CONSOLE = "RSTAR2_CONSOLE"  # set by the command line: lines are printed too
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
-def run_stage(name: str, directory: Path) -> State:
+def run_stage(name: str, directory: Path, track: StageTrack | None = None) -> State:
     """Run the prepared stage in `directory` to its end, unless it is finished already."""
     stage = Stage.open(directory)
-    forward = Forward(name)
     if stage.manifest() is not None:
-        forward.line(f"reused: {stage.dir.name} is finished")
+        say(f"reused: {stage.dir.name} is finished", name)
         return Completed(name="Reused", message=f"{stage.dir.name} was finished")
     for wrong in stage.damage():
-        forward.line(f"finished once, but {wrong}: computed again")
+        say(f"finished once, but {wrong}: computed again", name)
     step = stage.checkpoint_step()
-    forward.line(f"resumes at step {step}" if step else "starts")
-    code = run_child(stage, forward)
-    if code == INFRASTRUCTURE:
-        forward.line("a fault of the machine: tried once more")
+    say(f"resumes at step {step}" if step else "starts", name)
+    forward = Forward(name, track)
+    ended = "KILLED"
+    try:
         code = run_child(stage, forward)
-    if code == 0 and stage.manifest() is not None:
+        if code == INFRASTRUCTURE:
+            say("a fault of the machine: tried once more", name)
+            code = run_child(stage, forward)
+        done = code == 0 and stage.manifest() is not None
+        ended = "FINISHED" if done else "KILLED" if code == STOPPED else "FAILED"
+    finally:
+        if track is not None:
+            track.close(ended, forward.line)
+    if done:
         return Completed(name="Resumed" if step else "Completed", message=f"from step {step or 0}")
     return Failed(message=f"stage {name}: {_reason(stage, code)}")
 
@@ -96,10 +104,11 @@ def say(text: str, stage: str = "") -> None:
 
 
 class Forward:
-    """Where a child's lines and progress go: the run's log, the console, a Prefect progress artifact."""
+    """Where a child's lines, progress and metrics go: the run's log, the console, Prefect, MLflow."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, track: StageTrack | None) -> None:
         self._name = name
+        self._track = track
         self._next = 0.0
         self._artifact: UUID | None = None
 
@@ -111,6 +120,8 @@ class Forward:
         if time.monotonic() < self._next and step != total:
             return
         self._next = time.monotonic() + PROGRESS_S
+        if self._track is not None:
+            self._track.sync(self.line)
         numbers = "".join(f"  {key} {_number(value)}" for key, value in line["numbers"].items())
         eta = f"  ETA {_clock(line['eta_s'])}" if line["eta_s"] else ""
         self.line(f"step {step}/{total}{numbers}{eta}")

@@ -16,17 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field
 FINGERPRINT_CHARS = 12
 
 
-class TrackTarget(BaseModel):
-    """Where a stage's numbers go."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    uri: str
-    experiment: str
-    run_name: str
-    parent_run_id: str | None = None
-
-
 class StageSpec(BaseModel):
     """All that a stage child needs to know. `sections` are resolved settings, operational ones included;
     `numeric` is their part that changes numbers."""
@@ -41,7 +30,7 @@ class StageSpec(BaseModel):
     numeric: dict[str, Any]
     inputs: dict[str, str] = Field(default_factory=dict, description="upstream stage -> its fingerprint")
     model: str | None = Field(None, description="a model directory given from outside, instead of an upstream's")
-    track: TrackTarget | None = Field(None, description="unset = metrics.jsonl only")
+    mlflow_run_id: str | None = Field(None, description="where the launcher copies this stage's metrics to")
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -150,9 +150,9 @@ class StageContext:
         self.seed = stage.spec.seed
         self._signals = signals
         self._channel = channel
-        self._track: Any = None  # a tasks.track.StageTrack
         self._started = time.monotonic()
         self._status = stage.status() or StageStatus()
+        self._status.mlflow_run_id = stage.spec.mlflow_run_id
         self._seconds_before = self._status.seconds
         self._first_progress: tuple[int, float] | None = None
         self._last_step: dict[str, int] = {}
@@ -225,13 +225,11 @@ class StageContext:
         self._last_step |= dict.fromkeys(new, step)
         self._metrics.write(json.dumps({"step": step, "time": time.time(), "values": new}) + "\n")
         self._metrics.flush()
-        if self._track is not None:
-            self._track.sync(self.log)
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
-        """Show a small file with the stage's MLflow run, in `folder`."""
-        if self._track is not None:
-            self._track.artifact(path, folder, self.log)
+        """Show a small file, which must stay, with the stage's MLflow run, in `folder`."""
+        with (self.dir / "artifacts.jsonl").open("a") as file:
+            file.write(json.dumps({"path": str(path.resolve()), "folder": folder}) + "\n")
 
     def result(self, **numbers: Any) -> None:
         """Figures of this stage for the manifest and the summary."""
@@ -261,26 +259,14 @@ class StageContext:
 
     # -- for the runner ------------------------------------------------------------------------------
 
-    def attach(self, track: Any) -> None:
-        """Send metrics and artifacts to this MLflow run too."""
-        self._track = track
-        self._status.mlflow_run_id = track.run_id
-        self._set_status("running")
-        track.sync(self.log)
-
-    def close(self, status: str, mlflow_status: str, error: str) -> None:
+    def close(self, status: str, error: str = "") -> None:
         """Settle the stage as `completed` (then the manifest is written), `stopped` or `failed`."""
         self._signals.settle()
         self._status.error = error
         self._set_status(status)
         self._metrics.close()
-        manifest = self.stage.finish(self._status) if status == "completed" else None
-        if self._track is None:
-            return
-        if manifest is not None:
-            self._track.artifact(self.dir / "manifest.json", None, self.log)
-        self._track.artifact(self.dir / "spec.json", None, self.log)
-        self._track.close(mlflow_status, self.log)
+        if status == "completed":
+            self.stage.finish(self._status)
 
     def _upstream(self, name: str) -> Stage:
         spec = self.stage.spec
@@ -317,7 +303,12 @@ def stage_dir(runs_dir: Path, stage: str, fingerprint: str) -> Path:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Rows `{"step", "time", "values": {key: number}}` of a metrics.jsonl, without a half-written last one."""
+    """Rows `{"step", "time", "values": {key: number}}` of a metrics.jsonl."""
+    return read_jsonl(path)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The whole rows of a JSONL file that we write, without a last one that a kill has cut."""
     if not path.is_file():
         return []
     lines = path.read_text().split("\n")

@@ -16,6 +16,8 @@ PREFECT_PORT = local_server.free_port()
 os.environ["PREFECT_HOME"] = str(PREFECT_HOME)
 os.environ["PREFECT_API_URL"] = local_server.api_url(PREFECT_PORT)
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+# The log sender would go on trying for a minute after the server is gone.
+os.environ["PREFECT_LOGGING_TO_API_ENABLED"] = "false"
 # On a shared CPU, OpenMP threads that spin cost a factor of ten.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "0")

@@ -1,6 +1,6 @@
-"""A flow of three toy stages on the real `Run`: `python -m tests.flows.toy_flow RUNS_DIR [JSON settings]`.
+"""A flow of toy stages on the real `Run`: `python -m tests.flows.toy_flow RUNS_DIR JSON`.
 
-`settings` maps a stage (a, b, c) to its toy settings.
+The JSON maps the name of each stage, in order, to its toy settings.
 """
 
 import json
@@ -19,10 +19,12 @@ from tests.tasks import toy
 
 
 def toy_specs(settings: dict[str, dict[str, Any]]) -> dict[str, StageSpec]:
-    a = toy.spec("a", **settings.get("a", {}))
-    b = toy.spec("b", inputs={"a": a.fingerprint}, **settings.get("b", {}))
-    c = toy.spec("c", inputs={"a": a.fingerprint, "b": b.fingerprint}, **settings.get("c", {}))
-    return {"a": a, "b": b, "c": c}
+    """A chain: each stage reads all before it."""
+    specs: dict[str, StageSpec] = {}
+    for name, values in settings.items():
+        inputs = {before: spec.fingerprint for before, spec in specs.items()}
+        specs[name] = toy.spec(name, inputs=inputs, **values)
+    return specs
 
 
 @flow(name="toy", persist_result=False)
@@ -35,7 +37,7 @@ def toy_flow(runs_dir: str, run_name: str, settings: dict[str, dict[str, Any]]) 
                 run.stage(name)
     except StageFailed as error:
         return Failed(message=str(error))
-    return Completed(message="all three")
+    return Completed(message="all stages")
 
 
 if __name__ == "__main__":

@@ -161,7 +161,8 @@ def test_a_second_child_waits_for_the_first_and_computes_nothing(tmp_path: Path)
 def test_a_child_ends_what_a_killed_one_left_behind(tmp_path: Path) -> None:
     stage = Stage.prepare(tmp_path, toy.spec(steps=1))
     (stage.dir / "token").write_text("an-older-try")
-    orphan = subprocess.Popen(["sleep", "600"], env=os.environ | {processes.TOKEN: "an-older-try"}, start_new_session=True)
+    older = os.environ | {processes.TOKEN: "an-older-try"}
+    orphan = subprocess.Popen(["sleep", "600"], env=older, start_new_session=True)
     wait_for(lambda: orphan.pid in processes.holders("an-older-try"))
     child = start(stage, **{processes.TOKEN: "this-try"})
     assert child.wait(timeout=60) == 0
