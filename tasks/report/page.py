@@ -127,10 +127,11 @@ def _rollout(one: Transcript, unfolded: bool) -> str:
                 )
             )
     parts.append(f'<p class="note">Label: {escape(one.answer)}</p>')
+    turns = "1 turn" if len(one.turns) == 1 else f"{len(one.turns)} turns"
+    where = f'<span class="note">({escape(one.benchmark)}, {escape(one.problem_id)})</span>'
     return (
         f"<details{' open' if unfolded else ''}><summary>{verdict}{repaired}; ended as {escape(one.stop)}, "
-        f'{len(one.turns)} turns, {one.tokens:,} tokens <span class="note">({escape(one.benchmark)}, '
-        f"{escape(one.problem_id)})</span></summary>"
+        f"{turns}, {one.tokens:,} tokens {where}</summary>"
         f'<div class="rollout">{"".join(parts)}</div></details>'
     )
 

@@ -7,6 +7,7 @@ one ink colour, which a page replaces by its own (`inline_svg`), so that the cur
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 Rows = Sequence[Mapping[str, Any]]
 INK, FAINT = "#24292f", "#b8bfc7"
@@ -159,28 +160,20 @@ def panel_svg(stages: Mapping[str, Rows], panel: Panel, marks: Sequence[Mark] = 
 def draw(axes: Axes, panel: Panel, stages: Mapping[str, Rows], marks: Sequence[Mark] = ()) -> None:
     """Draw a panel, each stage beginning where the one before it ended."""
     start = 0
-    for number, (name, rows) in enumerate(stages.items()):
+    named: set[Curve] = set()  # those that the legend has
+    for name, rows in stages.items():
         for curve in panel.curves:
-            points = [
-                (start + row["step"], row["values"][curve.key])
-                for row in rows
-                if curve.key in row["values"]
-            ]
-            _curve(axes, curve, points, labelled=number == 0)
-        if number:
-            axes.axvline(start + 0.5, color=INK, linewidth=0.7, linestyle=(0, (3, 3)))
-        end = start + max((row["step"] for row in rows), default=0)
-        if name:
-            place = axes.get_xaxis_transform()
-            axes.text(
-                (start + end + 1) / 2,
-                1.01,
-                name,
-                ha="center",
-                va="bottom",
-                fontsize=9,
-                transform=place,
-            )
+            having = [row for row in rows if curve.key in row["values"]]
+            if having:
+                steps = [start + row["step"] for row in having]
+                values = [row["values"][curve.key] for row in having]
+                _curve(axes, curve, steps, values, labelled=curve not in named)
+                named.add(curve)
+        if start:
+            axes.axvline(start + 0.5, color=FAINT, linewidth=1.0, zorder=0)
+        end = start + _length(rows)
+        place, above = (start + end + 1) / 2, axes.get_xaxis_transform()
+        axes.text(place, 1.01, name, ha="center", fontsize=9, transform=above)
         start = end
     _mark(axes, panel, stages, marks)
     _finish(axes, panel)
@@ -219,33 +212,24 @@ def _save(figure: Figure, path: Path) -> None:
         figure.savefig(path, dpi=130, metadata=metadata)
 
 
-def _curve(axes: Axes, curve: Curve, points: Sequence[tuple[int, float]], labelled: bool) -> None:
-    if not points:
-        return
-    steps, values = zip(*points, strict=True)
-    means = [
-        sum(part) / len(part)
-        for i in range(len(values))
-        for part in [values[max(0, i - MEAN_OVER + 1) : i + 1]]
-    ]
+def _curve(axes: Axes, curve: Curve, steps: list[int], values: list[float], labelled: bool) -> None:
+    means = []
+    for i in range(len(values)):
+        window = values[max(0, i - MEAN_OVER + 1) : i + 1]
+        means.append(sum(window) / len(window))
+    label = curve.label if labelled else None
     axes.plot(steps, values, color=curve.color, linewidth=0.8, alpha=0.4)
-    axes.plot(
-        steps, means, color=curve.color, linewidth=1.8, label=curve.label if labelled else None
-    )
+    axes.plot(steps, means, color=curve.color, linewidth=1.8, label=label)
 
 
 def _mark(axes: Axes, panel: Panel, stages: Mapping[str, Rows], marks: Sequence[Mark]) -> None:
     if panel is not REWARD or not marks:
         return
-    ends, end = {}, 0
-    for name, rows in stages.items():
-        end += max((row["step"] for row in rows), default=0)
-        ends[name] = end
-    places = [
-        ends.get(mark.stage, 0) for mark in marks
-    ]  # a stage that is not drawn lies before the first
+    ends = dict(zip(stages, itertools.accumulate(map(_length, stages.values())), strict=True))
     axes.errorbar(
-        places,
+        [
+            ends.get(mark.stage, 0) for mark in marks
+        ],  # a stage that is not drawn lies before the first
         [mark.value for mark in marks],
         yerr=[mark.stderr for mark in marks],
         fmt="o",
@@ -267,9 +251,15 @@ def _finish(axes: Axes, panel: Panel) -> None:
     else:
         axes.set_ylim(bottom=0)
     if panel.share:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    if len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
+    labels = axes.get_legend_handles_labels()[1]
+    if len(labels) > 1 or (labels and len(panel.curves) > 1):
         axes.legend(loc="best")
+
+
+def _length(rows: Rows) -> int:
+    """Steps of a stage."""
+    return max((row["step"] for row in rows), default=0)
 
 
 def _has(rows: Rows, panel: Panel) -> bool:

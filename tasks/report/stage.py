@@ -28,7 +28,7 @@ def run(ctx: StageContext) -> None:
         plot_run(rl, marks, plots / f"curves.{suffix}")
 
     curves = [panel_svg(rl, panel, marks) for panel in RL_PANELS]
-    curves += [panel_svg({"sft": record.stages["sft"].rows}, panel) for panel in SFT_PANELS]
+    curves += [panel_svg({"": record.stages["sft"].rows}, panel) for panel in SFT_PANELS]
     write_atomic(
         ctx.outputs / "report.html", page(record, [svg for svg in curves if svg is not None])
     )

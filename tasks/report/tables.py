@@ -134,7 +134,7 @@ def _sft_note(record: Record) -> str:
     losses = stage.values("sft/loss")
     ended = f", loss {losses[0]:.2f} → {losses[-1]:.3f}" if losses else ""
     return (
-        f"Before it: SFT of {model['base']}, {stage.manifest.steps} steps, batch {sft['batch']}, "
+        f"Before it: SFT of the model {model['base']}, {stage.manifest.steps} steps, batch {sft['batch']}, "
         f"learning rate {sft['lr']:g}{ended}. RL has no KL term, no entropy term."
     )
 
