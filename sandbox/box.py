@@ -31,6 +31,9 @@ class Box(Protocol):
     def start(self) -> None:
         """Start the server. It is up when `socket_path` accepts; it may still be loading then."""
 
+    def running(self) -> bool:
+        """False once it has ended by itself."""
+
     def stop(self) -> None:
         """End it and everything in it. May be called at any time, more than once."""
 

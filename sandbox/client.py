@@ -52,6 +52,8 @@ class SandboxClient:
             outcome = replace(await self._attempt(request, give_up_at), attempt=attempt)
             if outcome.status is Status.OOM_VICTIM and attempt >= OWN_FAULT_ATTEMPTS:
                 return replace(outcome, status=Status.MEMORY)
+            if outcome.status is Status.CANCELLED:  # only this client cancels its calls
+                return outcome
             pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 16)) * random.uniform(
                 0.5, 1.0
             )

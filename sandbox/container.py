@@ -89,6 +89,15 @@ class DockerBox:
         except DockerException as error:
             raise BoxError(f"Docker could not start the sandbox container: {error}") from error
 
+    def running(self) -> bool:
+        if self._container is None:
+            return False
+        try:
+            self._container.reload()
+        except NotFound:
+            return False
+        return bool(self._container.status == "running")
+
     def stop(self) -> None:
         container, self._container = self._container, None
         if container is not None:

@@ -29,6 +29,7 @@ from sandbox.outcome import Status
 BEAT_S = 1.0
 SILENT_S = 20.0  # a box that has not answered a heartbeat for so long is replaced
 CONNECT_PAUSE_S = 0.02
+LOOK_EVERY = 25  # attempts to connect between looks whether the box still runs
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.2, 10.0
 HEALTHY_S = 30.0  # a box that lived this long resets the backoff
 OWNER_LOOK_S = 0.5
@@ -257,7 +258,7 @@ class Gateway:
 
     def _start_error(self, error: Exception) -> BoxError:
         return BoxError(
-            f"the sandbox ended while it started ({error!r}); its log ends:\n{self._place.log_tail()}"
+            f"the sandbox did not start: {error}; its log ends:\n{self._place.log_tail()}"
         )
 
     async def _live_with_box(self, first: asyncio.Event) -> None:
@@ -275,13 +276,16 @@ class Gateway:
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         give_up_at = time.monotonic() + self._config.start_timeout_s
-        while True:
+        for attempt in itertools.count(1):
             try:
                 return await asyncio.open_unix_connection(str(self._place.socket))
             except OSError:
                 if time.monotonic() > give_up_at:
                     raise
+            if attempt % LOOK_EVERY == 0 and not await asyncio.to_thread(self._box.running):
+                raise BoxError(f"the {self._box.isolation} sandbox ended while it started")
             await asyncio.sleep(CONNECT_PAUSE_S)
+        raise AssertionError("unreachable")
 
     async def _beat(self, writer: asyncio.StreamWriter) -> None:
         """Renew the lease; drop a box that no longer answers."""
@@ -302,6 +306,12 @@ class Gateway:
         self._last_answer = time.monotonic()
         if message.get("op") == "ready":
             self._missing = message["missing"]
+            if self._missing and not first.is_set():
+                print(
+                    f"sandbox: programs cannot import {', '.join(self._missing)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             self._box_writer = writer
             first.set()
         elif "status" in message:

@@ -3,6 +3,7 @@
 `unshare` has made the namespaces (pid, mount, net, ipc, uts, and user at level `userns`). The new root is a
 tmpfs with read-only binds of the system's programs and of this interpreter, a few devices, a /proc of the
 own pid namespace and one bounded tmpfs a slot; nothing else of the host is visible. Argument: JSON of JailSpec.
+Standard library only: it runs with whatever interpreter the server will run with.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from sandbox.box import SERVER
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = (
     1,
@@ -51,6 +50,7 @@ class JailSpec:
     shared_inside: str
     code_dir: str  # host directory of the server
     code_inside: str
+    server: list[str]  # the interpreter's arguments that start it there
     box_root: str
     scratch: list[list[Any]]  # a mount option string and a directory for each slot
     visible: list[str]  # host directories of the interpreter, bound at their own paths
@@ -166,7 +166,7 @@ def main() -> None:
     os.chdir(spec.code_inside)
     os.execve(
         sys.executable,
-        [sys.executable, *SERVER, json.dumps(spec.settings)],
+        [sys.executable, *spec.server, json.dumps(spec.settings)],
         {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
     )
 

@@ -54,6 +54,7 @@ class NamespaceBox:
             shared_inside=INNER_DIR,
             code_dir=str(CODE_DIR),
             code_inside=INNER_CODE,
+            server=SERVER,
             box_root=INNER_BOX,
             scratch=[_scratch(self._config, uid_base, i) for i in range(self._config.slots)],
             visible=interpreter_dirs(),
@@ -68,6 +69,9 @@ class NamespaceBox:
             json.dumps(dataclasses.asdict(spec)),
         ]
         self._process = _spawn(command, self._place, cwd=Path(__file__).parents[1])
+
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
         process, self._process = self._process, None
@@ -93,6 +97,9 @@ class BareBox:
         settings = server_settings(self._config, None, str(self._place.directory), str(boxes))
         command = [sys.executable, *SERVER, json.dumps(settings)]
         self._process = _spawn(command, self._place, cwd=CODE_DIR.parent)
+
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
         process, self._process = self._process, None

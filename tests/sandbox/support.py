@@ -29,12 +29,17 @@ def level_obstacle(level: str) -> str | None:
     return None
 
 
-@contextmanager
-def sandbox_at(level: str, **settings: object) -> Iterator[Sandbox]:
-    """A sandbox at `level`, or a skipped test with the reason."""
+def need(level: str) -> None:
+    """Skip the test, with the reason, where `level` cannot be had."""
     reason = level_obstacle(level)
     if reason is not None:
         pytest.skip(reason)
+
+
+@contextmanager
+def sandbox_at(level: str, **settings: object) -> Iterator[Sandbox]:
+    """A sandbox at `level`, or a skipped test with the reason."""
+    need(level)
     with Sandbox.start(SandboxConfig.model_validate({"isolation": level, **settings})) as sandbox:
         yield sandbox
 
