@@ -7,8 +7,10 @@ elsewhere and it is renamed into place; a run that was killed goes on from the n
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from tasks.config import ModelConfig, SftConfig
 from tasks.stage import StageContext
 
 LOG_EVERY = 5  # steps
+SORTED_BATCHES = 12
 QUICK_SAVE_S = 5.0  # a checkpoint is written on SIGTERM only if the last one took less than this
 TINY_POSITIONS = 4096  # tokens that the tiny model's configuration allows
 
@@ -55,6 +58,11 @@ def train(ctx: StageContext, model_dir: Path) -> int:
         split="train",
         cache_dir=str(ctx.dir / "cache"),
     )
+    if not config.packing:
+        lengths = [
+            len(ids) for ids in tokenizer.apply_chat_template(dataset["messages"])["input_ids"]
+        ]
+        dataset = dataset.select(order_by_length(lengths, config.batch, ctx.seed))
 
     writing = ctx.checkpoints / "writing"
     shutil.rmtree(writing, ignore_errors=True)
@@ -86,6 +94,25 @@ def train(ctx: StageContext, model_dir: Path) -> int:
     return steps
 
 
+def order_by_length(lengths: Sequence[int], batch: int, seed: int) -> list[int]:
+    """An order of the rows in which a batch holds similar lengths, so that little of it is padding.
+
+    Rows are sorted only within `SORTED_BATCHES` shuffled batches, and those batches are shuffled again:
+    sorting over longer stretches, as the trainer's own grouping does, trains on short rows last and unlearns
+    the long ones.
+    """
+    rng = random.Random(seed)
+    rows = list(range(len(lengths)))
+    rng.shuffle(rows)
+    order: list[int] = []
+    for start in range(0, len(rows), SORTED_BATCHES * batch):
+        stretch = sorted(rows[start : start + SORTED_BATCHES * batch], key=lambda row: lengths[row])
+        batches = [stretch[i : i + batch] for i in range(0, len(stretch), batch)]
+        rng.shuffle(batches)
+        order += [row for rows_of_batch in batches for row in rows_of_batch]
+    return order
+
+
 def _arguments(config: SftConfig, output_dir: Path, seed: int) -> TrlConfig:
     devices = max(1, torch.cuda.device_count())
     per_step = config.per_device_batch * devices
@@ -107,7 +134,7 @@ def _arguments(config: SftConfig, output_dir: Path, seed: int) -> TrlConfig:
         gradient_checkpointing=torch.cuda.is_available(),
         max_length=config.max_length,
         packing=config.packing,
-        train_sampling_strategy="random" if config.packing else "group_by_length",
+        train_sampling_strategy="random" if config.packing else "sequential",
         assistant_only_loss=True,
         bf16=config.dtype == "bfloat16",
         use_cpu=not torch.cuda.is_available(),
