@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ from tasks.stage import StageContext, write_atomic
 from tasks.transcript import Transcript, transcribe
 
 CHUNK_ROLLOUTS = 512  # asked at once; what a killed stage loses at most
-SHOWN_PROBLEMS = 20  # of each benchmark, spread over it, of which transcripts are kept
+SHOWN_PROBLEMS = 20  # of each benchmark at most, spread over it, of which transcripts are kept
 SHOWN_SAMPLES = 2
 
 
@@ -66,8 +67,8 @@ class Asking:
         digest = hashlib.sha256(
             json.dumps([asdict(problem) for problem in problems]).encode()
         ).hexdigest()[:8]
-        every = max(1, len(problems) // SHOWN_PROBLEMS)
-        shown = frozenset(problem.id for problem in problems[::every][:SHOWN_PROBLEMS])
+        every = math.ceil(len(problems) / SHOWN_PROBLEMS)
+        shown = frozenset(problem.id for problem in problems[::every])
         return cls(benchmark, problems, directory / f"{benchmark.name}-{digest}.jsonl", shown)
 
     def answered(self) -> dict[str, Answered]:
