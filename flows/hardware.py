@@ -28,10 +28,9 @@ def check(config: PipelineConfig, profile: str | None) -> None:
 def _devices(config: PipelineConfig) -> list[str]:
     cluster = config.cluster
     engines, ranks = config.engine.count * config.engine.tensor_parallel, config.learner.ranks
-    needed = engines + ranks if cluster.placement == "separate" else max(engines, ranks)
+    needed = engines + ranks
     if cluster.device == "cpu":
-        colocated = "cluster.placement: colocated needs GPUs (a CPU engine keeps its memory); pass separate"
-        return [colocated] if cluster.placement == "colocated" else []
+        return []
     if cluster.ray_address is not None:
         return _ray(cluster.ray_address, needed)
     found = gpu_count()
@@ -39,7 +38,7 @@ def _devices(config: PipelineConfig) -> list[str]:
         return []
     return [
         f"GPUs: {found} found, {needed} needed ({engines} for engine.count × engine.tensor_parallel, "
-        f"{ranks} for learner.ranks, placement {cluster.placement})"
+        f"{ranks} for learner.ranks)"
     ]
 
 

@@ -99,7 +99,9 @@ class Run:
         report = self.dir / "report"
         if report.is_dir():
             lines.append(f"report and plots  {_shown(report / 'outputs')}")
-        model = next((self.dir / name for name in MODEL_STAGES if (self.dir / name / "outputs/model").is_dir()), None)
+        # evaluate's copy is checked and carries the sampling settings
+        stages = ("evaluate", *MODEL_STAGES)
+        model = next((self.dir / name for name in stages if (self.dir / name / "outputs/model").is_dir()), None)
         if model is not None:
             lines.append(f"exported model    {_shown(model / 'outputs/model')}")
         lines.append(f"MLflow            {self.config.tracking_uri} (run {self._mlflow.run_id})")

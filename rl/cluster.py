@@ -16,9 +16,6 @@ def start(config: ClusterConfig) -> None:
     """Attach to the configured Ray, or start one for this process alone (it ends with the process)."""
     import ray
 
-    if config.device == "cpu" and config.placement == "colocated":
-        raise UserError("cluster.placement: colocated needs engines that can sleep, which vLLM's CPU engine cannot; "
-                        "use separate")
     os.environ.setdefault("RAY_AUTH_MODE", "disabled" if config.ray_address is None else "token")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     own: dict[str, Any] = {}

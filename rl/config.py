@@ -124,7 +124,6 @@ class ClusterConfig(Section):
     ray_address: str | None = operational(None, description="unset = a Ray of our own; auto or host:port = attach")
     cpus: int | None = operational(None, ge=1, description="CPUs of our own Ray; unset = all")
     object_store_mb: int = operational(512, ge=80)
-    placement: Literal["separate", "colocated"] = operational("separate")
     device: Literal["cpu", "cuda"] = "cuda"
 
 

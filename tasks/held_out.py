@@ -35,7 +35,7 @@ async def score_held_out(ctx: StageContext, policy: Policy, step: int) -> Scores
     scores = score(groups)
     ctx.result(
         accuracy=scores.accuracy,
-        accuracy_stderr=scores.accuracy_stderr,
+        accuracy_stderr=scores.as_dict()["accuracy_stderr"],
         held_out=scores.as_dict(),
     )
     isolations = {r.isolation for group in groups for r in group if r.isolation}

@@ -21,6 +21,7 @@ from sandbox.errors import UserError
 from tasks.config import HeldOutConfig
 from tasks.held_out import score_held_out
 from tasks.problems import read_problems
+from tasks.report.plots import plot_stage
 from tasks.serving import serving
 from tasks.stage import StageContext, read_metrics
 
@@ -135,3 +136,6 @@ async def _finish(ctx: StageContext, trainer: Trainer) -> None:
         mean_tokens=scores.mean_tokens,
     )
     ctx.ran_on(weight_version=trainer.weight_version)
+    plot = ctx.outputs / "plots.png"
+    plot_stage(rows, plot)
+    ctx.artifact(plot)

@@ -11,7 +11,6 @@ import pytest
 
 from rl import weights
 from rl.config import (
-    ClusterConfig,
     EngineConfig,
     LearnerConfig,
     LossConfig,
@@ -103,10 +102,3 @@ async def test_rollouts_weights_and_a_dead_engine(cluster, model_dir):
         learner.close()
         await tools.close()
 
-
-def test_colocated_on_a_cpu_is_refused():
-    from rl.cluster import start
-    from sandbox.errors import UserError
-
-    with pytest.raises(UserError, match="colocated"):
-        start(ClusterConfig(device="cpu", placement="colocated"))
