@@ -78,7 +78,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """Prefect server, MLflow UI and the deployments, until Ctrl-C."""
     from flows.serve import serve as serve_all
 
-    return serve_all(_settings(arguments)[2])
+    return serve_all(_settings(arguments)[2], arguments.port, arguments.mlflow_port)
 
 
 def _run_flow(config: PipelineConfig, flow: Callable[[], Any]) -> int:
@@ -124,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     for name, command in (("run", run), ("plan", plan)):
         add(name, command).add_argument("--name", help="directory under runs/; unset = the profile's name")
     add("eval", evaluate).add_argument("--model", help="a model directory; unset = the newest exported model")
-    add("serve", serve)
+    serving = add("serve", serve)
+    serving.add_argument("--port", type=int, default=4200, help="of the Prefect server")
+    serving.add_argument("--mlflow-port", type=int, default=5000, help="of the MLflow UI")
     return parser
 
 

@@ -52,7 +52,9 @@ def rstar2_eval(
             for name in specs:
                 run.stage(name)
         return Completed(message=f"see {run.dir}")
-    except (UserError, StageFailed) as error:
+    except UserError as error:
+        return Failed(name="Refused", message=str(error))
+    except StageFailed as error:
         return Failed(message=str(error))
 
 

@@ -14,7 +14,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from pydantic import WithJsonSchema
 
-from flows import live, plan
+from flows import live, plan, quiet
 from flows.config import Tree, load, profile_names
 from flows.hardware import check
 from flows.overrides import overrides_model
@@ -27,6 +27,8 @@ PROFILES, _default = profile_names()
 DEFAULT_PROFILE = _default or PROFILES[0]
 Profile = Annotated[str, WithJsonSchema({"type": "string", "enum": PROFILES})]
 Overrides = overrides_model()
+
+quiet.hide_expected_failures()
 
 
 @flow(name="rstar2", persist_result=False)
@@ -44,7 +46,9 @@ def rstar2(
     """
     try:
         return _recipe(profile, run_name or profile, overrides.tree())  # type: ignore[attr-defined]
-    except (UserError, StageFailed) as error:
+    except UserError as error:
+        return Failed(name="Refused", message=str(error))
+    except StageFailed as error:
         return Failed(message=str(error))
 
 

@@ -45,13 +45,17 @@ def end_leftovers(token_file: Path) -> None:
     token_file.write_text(own)
 
 
-def end_all(token: str) -> None:
-    """End every process of a try: SIGTERM, and SIGKILL for what is there `TERM_S` later."""
-    _signal(holders(token), signal.SIGTERM)
-    deadline = time.monotonic() + TERM_S
-    while holders(token) and time.monotonic() < deadline:
+def end_all(token: str, besides: int | None = None, wait_s: float = TERM_S) -> None:
+    """End every process of a try: SIGTERM, and SIGKILL for what is there `wait_s` later."""
+
+    def alive() -> list[int]:
+        return [pid for pid in holders(token) if pid != besides]
+
+    _signal(alive(), signal.SIGTERM)
+    deadline = time.monotonic() + wait_s
+    while alive() and time.monotonic() < deadline:
         time.sleep(0.1)
-    _signal(holders(token), signal.SIGKILL)
+    _signal(alive(), signal.SIGKILL)
 
 
 def _signal(pids: list[int], number: int) -> None:
@@ -74,3 +78,13 @@ def holders(token: str) -> list[int]:
         if wanted in environment.split(b"\0"):
             found.append(int(directory.name))
     return found
+
+
+def tied(command: list[str]) -> list[str]:
+    """`command`, run so that it gets SIGTERM when the process that starts it dies."""
+    return [sys.executable, "-m", "tasks.processes", *command]
+
+
+if __name__ == "__main__":
+    die_with_launcher()
+    os.execvp(sys.argv[1], sys.argv[1:])
