@@ -17,10 +17,8 @@ ROLES = ("system", "user", "assistant", "tool")
 
 def read(config: CurateConfig) -> Dataset:
     """The three files of `config`. Raises `UserError` naming key, file and row of what is wrong."""
-    pool = _distinct(read_problems(_path("pool_file", config.pool_file)), str(config.pool_file))
-    held_out = _distinct(
-        read_problems(_path("held_out_file", config.held_out_file)), str(config.held_out_file)
-    )
+    pool = read_problems(_path("pool_file", config.pool_file))
+    held_out = read_problems(_path("held_out_file", config.held_out_file))
     kept_back = {" ".join(problem.text.split()) for problem in held_out}
     return Dataset(
         sft=read_conversations(_path("sft_file", config.sft_file)),
@@ -80,14 +78,3 @@ def _path(key: str, value: str | None) -> Path:
             f"curate.{key} is not set: source 'files' needs a JSONL file (or set curate.source to demo)"
         )
     return Path(value).expanduser()
-
-
-def _distinct(problems: list[Problem], file: str) -> list[Problem]:
-    seen: set[str] = set()
-    for row, problem in enumerate(problems, 1):
-        if problem.id in seen:
-            raise UserError(
-                f"{file}: the id {problem.id!r} of problem {row} was used before; ids must differ"
-            )
-        seen.add(problem.id)
-    return problems
