@@ -85,7 +85,9 @@ class LossConfig(Section):
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.28, gt=0)
     updates_per_batch: int = Field(1, ge=1, description="optimizer updates a rollout batch")
-    aggregation: Literal["batch", "group"] = Field("batch", description="mean over tokens of the batch or of each group")
+    aggregation: Literal["batch", "group"] = Field(
+        "batch", description="mean over tokens of the batch or of each group"
+    )
     importance_cap: float = Field(2.0, gt=0, description="cap of the learner/engine probability ratio of a token")
     mismatch_limit: float = Field(0.1, gt=0, description="engine/learner KL (nats a token) at which training stops")
 

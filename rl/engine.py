@@ -121,7 +121,8 @@ class Engine:
         final = None
         async for output in self.llm.generate(TokensPrompt(prompt_token_ids=ids), params, self._name()):
             final = output
-        assert final is not None and final.prompt_logprobs is not None
+        if final is None or final.prompt_logprobs is None:
+            raise RuntimeError("the engine ended a request without output")
         positions = zip(ids[1:], final.prompt_logprobs[1:], strict=True)
         return [scores[token].logprob for token, scores in positions if scores is not None]
 

@@ -63,7 +63,8 @@ class _Worker:
     process: asyncio.subprocess.Process
 
     async def ask(self, label: str, answer: str) -> Verdict:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        if self.process.stdin is None or self.process.stdout is None:
+            raise AssertionError("the worker was started with pipes")
         self.process.stdin.write(json.dumps([label, answer]).encode() + b"\n")
         await self.process.stdin.drain()
         line = await self.process.stdout.readline()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from rl.pool import Pool
 from rl.roc import Rejection, Selection
 from rl.trajectory import Problem, Rollout
 
+T = TypeVar("T")
 QUICK_CHECKPOINT_S = 5.0  # when told to stop, a checkpoint is written only if the last one was this quick
 
 
@@ -172,7 +174,7 @@ class Trainer:
         await self.checkpoints.save(state, self.learner.save)
         self._checkpoint_s = time.monotonic() - began
 
-    async def _timed(self, name: str, work):  # type: ignore[no-untyped-def]
+    async def _timed(self, name: str, work: Awaitable[T]) -> T:
         began = time.monotonic()
         result = await work
         self._seconds[name] = time.monotonic() - began

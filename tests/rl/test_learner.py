@@ -34,7 +34,8 @@ def samples(count: int) -> list[Sample]:
         n = int(rng.integers(10, 60))
         mask = np.ones(n, dtype=np.int8)
         mask[:4] = 0
-        rows.append(Sample(rng.integers(5, 250, n), mask, np.full(n, -5.7, dtype=np.float32), 1.0 - 2 * (i % 2), 0.01))
+        engine = np.full(n, -5.7, dtype=np.float32)
+        rows.append(Sample(rng.integers(5, 250, n), mask, engine, 1.0 - 2 * (i % 2), 0.01))
     return rows
 
 
@@ -55,7 +56,7 @@ async def _train(model_dir, tmp_path_factory):
     for ranks in (1, 2):
         learner = group(model_dir, ranks)
         await learner.start()
-        stats = [await learner.update([samples(9)]), await learner.update([samples(1)]), await learner.update([samples(6)])]
+        stats = [await learner.update([samples(n)]) for n in (9, 1, 6)]
         directory = tmp_path_factory.mktemp(f"checkpoint-{ranks}")
         before = await learner.logprobs(IDS)
         await learner.save(directory)

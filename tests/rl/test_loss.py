@@ -53,8 +53,8 @@ def our_loss(model, samples, old_shift: float, config: LossConfig) -> torch.Tens
 @pytest.mark.parametrize("old_shift", [0.0, 0.25, -0.4])
 def test_loss_and_gradients_equal_trl(model, samples, old_shift, tmp_path):
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerFast
     from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
     from trl import GRPOConfig, GRPOTrainer
 
     config = LossConfig()
@@ -124,7 +124,8 @@ def test_log_probabilities_do_not_depend_on_chunks_or_padding(model, samples):
         torch.testing.assert_close(chunked[real], full[real], atol=1e-5, rtol=0)
     alone = collate(samples[-1:])
     single = LogProbs(model, 1000)(alone.ids, alone.attention)[0][0]
-    torch.testing.assert_close(single, LogProbs(model, 5)(batch.ids, batch.attention)[0][-1, : len(single)], atol=1e-5, rtol=0)
+    together = LogProbs(model, 5)(batch.ids, batch.attention)[0][-1, : len(single)]
+    torch.testing.assert_close(single, together, atol=1e-5, rtol=0)
 
 
 def test_tool_tokens_and_prompt_give_no_gradient(model, samples):
@@ -146,4 +147,6 @@ def test_importance_ratio_is_capped_and_carries_no_gradient(model, samples):
 def test_token_weights():
     assert token_weights([10, 30], [0, 1], "batch") == [1 / 40, 1 / 40]
     assert token_weights([10, 30], [0, 1], "group") == [1 / 20, 1 / 60]
-    assert sum(w * n for w, n in zip(token_weights([3, 4, 5], [0, 0, 1], "group"), [3, 4, 5], strict=True)) == pytest.approx(1)
+    lengths = [3, 4, 5]
+    weights = token_weights(lengths, [0, 0, 1], "group")
+    assert sum(w * n for w, n in zip(weights, lengths, strict=True)) == pytest.approx(1)

@@ -73,7 +73,8 @@ def test_selection_is_a_function_of_seed_step_and_problem(group, seed, step):
 
 
 def test_generators_differ_by_each_part_of_the_seed():
-    draws = {tuple(generator(*key).integers(0, 1 << 30, 4)) for key in [(0, 0, "a"), (1, 0, "a"), (0, 1, "a"), (0, 0, "b")]}
+    keys = [(0, 0, "a"), (1, 0, "a"), (0, 1, "a"), (0, 0, "b")]
+    draws = {tuple(generator(*key).integers(0, 1 << 30, 4)) for key in keys}
     assert len(draws) == 4
 
 

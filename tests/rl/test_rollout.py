@@ -31,7 +31,7 @@ def template() -> Template:
 
 
 async def run(template, written, outcome=None, **settings):
-    """Roll out with the model writing `written`, a string a turn; a turn longer than the limit is cut like an engine cuts it."""
+    """Roll out with the model writing `written`, a string a turn; one over the limit is cut as engines do."""
     script = iter(written)
 
     async def generate(ids: list[int], limit: int) -> Generation:
