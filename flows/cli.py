@@ -89,6 +89,8 @@ def _run_flow(config: PipelineConfig, flow: Callable[[], Any]) -> int:
     with prefect_server(config.runs_path):
         state = flow()
         if state.is_completed():
+            if state.name != "Completed":
+                print(f"{state.name}: {state.message}")
             return 0
         error = state.result(raise_on_failure=False)
         if isinstance(error, Exception) and type(error).__module__ != "prefect.exceptions":

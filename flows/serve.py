@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -23,6 +24,7 @@ from tasks import processes
 
 HOST = "127.0.0.1"
 DEPLOYMENTS = "deployments"
+SERVED = "being served"  # Prefect's own words in the log
 START_S = 120.0
 RUNS_STOP_S = 20.0  # a stage has 10 s for itself
 
@@ -47,10 +49,11 @@ def serve(config: PipelineConfig, port: int, mlflow_port: int) -> int:
         parts.start("Prefect server", server)
         if own_mlflow:
             parts.start("MLflow UI", _mlflow(config, mlflow_port))
-        parts.wait_for("Prefect server", port)
+        parts.wait_for("Prefect server", lambda: _listens(port))
         if own_mlflow:
-            parts.wait_for("MLflow UI", mlflow_port)
+            parts.wait_for("MLflow UI", lambda: _listens(mlflow_port))
         parts.start(DEPLOYMENTS, [sys.executable, "-m", "flows.deployments", str(config.runs_path)])
+        parts.wait_for(DEPLOYMENTS, lambda: SERVED in parts.log(DEPLOYMENTS).read_text())
         print(f"Prefect      http://{HOST}:{port}", flush=True)
         print(f"MLflow       {config.track.uri or f'http://{HOST}:{mlflow_port}'}", flush=True)
         print("run it       prefect deployment run rstar2/full-recipe", flush=True)
@@ -76,7 +79,7 @@ class _Parts:
 
     def start(self, name: str, command: list[str]) -> None:
         own = {processes.TOKEN: self._runs_token} if name == DEPLOYMENTS else {}
-        with self._log(name).open("w") as log:
+        with self.log(name).open("w") as log:
             self._parts[name] = subprocess.Popen(
                 processes.tied(command),
                 env=self._environment | own,
@@ -86,12 +89,12 @@ class _Parts:
                 start_new_session=True,
             )
 
-    def wait_for(self, name: str, port: int) -> None:
+    def wait_for(self, name: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_S
-        while not _listens(port):
+        while not ready():
             self._check()
             if time.monotonic() > deadline:
-                raise InfrastructureError(f"{name} does not listen after {START_S:.0f} s; see {self._log(name)}")
+                raise InfrastructureError(f"{name} is not ready after {START_S:.0f} s; see {self.log(name)}")
             time.sleep(0.2)
 
     def watch(self) -> None:
@@ -115,9 +118,9 @@ class _Parts:
     def _check(self) -> None:
         for name, part in self._parts.items():
             if part.poll() is not None:
-                raise InfrastructureError(f"{name} ended with code {part.returncode}; see {self._log(name)}")
+                raise InfrastructureError(f"{name} ended with code {part.returncode}; see {self.log(name)}")
 
-    def _log(self, name: str) -> Path:
+    def log(self, name: str) -> Path:
         return self._logs / f"{name.lower().replace(' ', '-')}.log"
 
 
