@@ -60,7 +60,8 @@ def train(ctx: StageContext, model_dir: Path) -> int:
     )
     if not config.packing:
         lengths = [
-            len(ids) for ids in tokenizer.apply_chat_template(dataset["messages"])["input_ids"]
+            len(ids)
+            for ids in tokenizer.apply_chat_template(list(dataset["messages"]))["input_ids"]
         ]
         dataset = dataset.select(order_by_length(lengths, config.batch, ctx.seed))
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rl.trajectory import Problem
 from sandbox.errors import UserError
 from tasks.config import CurateConfig
 from tasks.curation.dataset import Dataset, Message

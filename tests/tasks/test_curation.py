@@ -203,7 +203,7 @@ def test_a_bad_file_is_named_with_its_row(
 def test_a_missing_file_and_an_unset_key_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"curate\.sft_file is not set"):
         files.read(config(tmp_path).model_copy(update={"sft_file": None}))
-    with pytest.raises(UserError, match="nowhere.jsonl: no such file"):
+    with pytest.raises(UserError, match=r"nowhere\.jsonl: no such file"):
         files.read(config(tmp_path).model_copy(update={"pool_file": "nowhere.jsonl"}))
 
 
