@@ -36,6 +36,7 @@ SETTINGS = {
     "max_length": 128,
     "dtype": "float32",
     "save_steps": 10,
+    "packing": False,
 }
 
 
@@ -90,9 +91,10 @@ def finish(stage: Stage) -> dict[str, torch.Tensor]:
 
 
 def stop_at_a_checkpoint(stage: Stage, number: signal.Signals) -> int:
-    """Send `number` as soon as there is a checkpoint; the exit code."""
+    """Send `number` as soon as there is a new checkpoint; the exit code."""
+    before = stage.checkpoint_step()
     child = start(stage)
-    while not stage.checkpoint_step():
+    while stage.checkpoint_step() in (before, None):
         assert child.poll() is None, child.communicate()[0]
         time.sleep(0.005)
     os.kill(child.pid, number)
@@ -101,31 +103,28 @@ def stop_at_a_checkpoint(stage: Stage, number: signal.Signals) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packing", [False, True])
-def test_a_killed_and_a_stopped_run_end_as_an_unbroken_one(tmp_path: Path, packing: bool) -> None:
-    unbroken = finish(prepare(tmp_path / "a", packing=packing))
-    stage = prepare(tmp_path / "b", packing=packing)
+def test_a_run_that_was_killed_and_stopped_ends_as_an_unbroken_one(tmp_path: Path) -> None:
+    unbroken = finish(prepare(tmp_path / "a"))
+    stage = prepare(tmp_path / "b")
     assert stop_at_a_checkpoint(stage, signal.SIGKILL) == -signal.SIGKILL
+    assert stop_at_a_checkpoint(stage, signal.SIGTERM) == 143
     assert stage.manifest() is None
     resumed = finish(stage)
 
     assert unbroken.keys() == resumed.keys()
     for name, weight in unbroken.items():
         torch.testing.assert_close(resumed[name], weight, rtol=1e-4, atol=1e-5)
-    losses = [
-        (row["step"], row["values"]["sft/loss"])
-        for row in read_metrics(stage.dir / "metrics.jsonl")
-    ]
+    rows = read_metrics(stage.dir / "metrics.jsonl")
+    losses = [(row["step"], row["values"]["sft/loss"]) for row in rows]
     assert [step for step, _ in losses] == [1, *range(5, STEPS + 1, 5)]
-    assert losses[-1][1] < losses[0][1] / 2
 
 
 @pytest.mark.slow
-def test_sigterm_ends_the_stage_unfinished_and_it_goes_on(tmp_path: Path) -> None:
-    stage = prepare(tmp_path, packing=False)
-    assert stop_at_a_checkpoint(stage, signal.SIGTERM) == 143
-    assert stage.manifest() is None
+def test_packed_training_learns_and_exports_a_model_that_knows_the_template(tmp_path: Path) -> None:
+    stage = prepare(tmp_path, packing=True)
     finish(stage)
+    losses = [row["values"]["sft/loss"] for row in read_metrics(stage.dir / "metrics.jsonl")]
+    assert losses[-1] < losses[0] / 2
     model_dir = stage.outputs / "model"
     template = Template(AutoTokenizer.from_pretrained(model_dir), TemplateConfig())
     assert template.tokenizer.chat_template == template.chat_template
