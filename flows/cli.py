@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ from sandbox.errors import InfrastructureError, UserError
 
 def main() -> None:
     arguments = _parser().parse_args()
+    # A shell starts background jobs with SIGINT ignored; it must stop a run there too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.exit(arguments.command(arguments))
     except UserError as error:

@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
 DEPLOYMENTS = "deployments"
 SERVED = "being served"  # Prefect's own words in the log
 START_S = 120.0
-RUNS_STOP_S = 20.0  # a stage has 10 s for itself
+RUNS_STOP_S = 20.0  # a stage has 10 s
 
 
 class _Stopped(Exception):

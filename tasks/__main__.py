@@ -22,7 +22,7 @@ from tasks.signals import Stop, StopSignals
 from tasks.stage import Stage, StageContext
 
 DONE, BUG, USER, INFRASTRUCTURE, STOPPED = 0, 1, 2, 75, 143
-EXIT_S = 10.0  # at most, from the end of the body to the end of the process
+EXIT_S = 5.0  # at most, from the end of the body to the end of the process
 SHOWN_LINES = 15
 
 

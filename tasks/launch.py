@@ -31,7 +31,7 @@ from tasks.stage import Stage
 from tasks.track import StageTrack
 
 INFRASTRUCTURE, STOPPED = 75, 143
-LEADER_S = 10.0  # from SIGTERM to the stage's own process until everything of it is ended
+LEADER_S = 8.0  # from SIGTERM to the stage's own process until everything of it is ended
 PROGRESS_S = 5.0  # between two progress lines of a stage
 CONSOLE = "RSTAR2_CONSOLE"  # set by the command line: lines are printed too
 

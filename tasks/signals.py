@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-GRACE_S = 5.0
+GRACE_S = 3.0
 
 
 class Stop(BaseException):
