@@ -4,7 +4,7 @@ FROM python:3.11-slim
 
 RUN apt-get update && apt-get install -y --no-install-recommends g++ make git && rm -rf /var/lib/apt/lists/*
 WORKDIR /app
-COPY requirements/cpu.txt pyproject.toml Makefile LICENSE ./
+COPY requirements/cpu.txt pyproject.toml Makefile LICENSE README.md ./
 COPY flows flows
 COPY tasks tasks
 COPY rl rl
