@@ -18,6 +18,8 @@ def start(config: ClusterConfig) -> None:
 
     os.environ.setdefault("RAY_AUTH_MODE", "disabled" if config.ray_address is None else "token")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray would run its workers, which here are engines and learners, below everything else on the machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     own: dict[str, Any] = {}
     if config.ray_address is None:
         own = {
