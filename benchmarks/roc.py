@@ -7,7 +7,7 @@
 Everything else is the demo's stage rl1. Reported over *all sampled* correct rollouts of the last steps,
 before selection, and on the held-out problems after training.
 
-    python -m benchmarks.roc [--steps 60] [--seeds 3]
+    python -m benchmarks.roc [--steps 30] [--seeds 3]
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Result:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     results: dict[str, list[Result]] = {name: [] for name in VARIANTS}
