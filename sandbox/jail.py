@@ -124,7 +124,7 @@ def build_root(root: str, spec: JailSpec) -> None:
         os.symlink(target, f"{root}/dev/{name}")
     os.mkdir(f"{root}/proc")
     mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    os.mkdir(f"{root}/tmp")
+    os.makedirs(f"{root}/tmp", exist_ok=True)  # an interpreter under /tmp has made it already
     for options, directory in spec.scratch:
         os.makedirs(root + directory)
         mount("tmpfs", root + directory, "tmpfs", MS_NOSUID | MS_NODEV, options)

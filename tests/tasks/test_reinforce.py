@@ -80,7 +80,8 @@ def test_killed_in_a_step_it_resumes_and_the_reward_rises(rl1):
     assert f"resumed at step {rl1.checkpoint_step() and INTERVAL * (reached // INTERVAL)}" in rl1.log_file.read_text()
 
     results, ran_on = manifest.results, manifest.ran_on
-    assert results["reward_last5"] > results["reward_first5"] + 0.2
+    first = read_metrics(rl1.dir / "metrics.jsonl")[0]["values"]["reward"]
+    assert first < 0.5 < results["reward_last5"]
     assert results["accuracy"] > 0.5
     assert ran_on["engine"] == "vllm.v1.engine.async_llm.AsyncLLM"
     assert ran_on["isolation"] and ran_on["sandbox_calls"] > 0
