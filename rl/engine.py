@@ -137,6 +137,7 @@ class Engine:
     async def _sample(self, ids: list[int], max_tokens: int, sampling: SamplingConfig) -> Generation:
         from vllm import SamplingParams, TokensPrompt
         from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
 
         params = SamplingParams(
             max_tokens=min(max_tokens, self.spec.context_tokens - len(ids)),
@@ -150,8 +151,12 @@ class Engine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         version, final = self.version, None
-        async for output in self.llm.generate(TokensPrompt(prompt_token_ids=ids), params, self._name()):
-            final = output
+        try:
+            async for output in self.llm.generate(TokensPrompt(prompt_token_ids=ids), params, self._name()):
+                final = output
+        except EngineDeadError:
+            # Half an engine serves nobody: the whole actor goes, and whoever owns it starts another.
+            os._exit(1)
         if final is None or final.prompt_token_ids is None:
             raise RuntimeError("the engine ended a request without output")
         completion = final.outputs[0]

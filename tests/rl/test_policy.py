@@ -88,10 +88,10 @@ async def test_rollouts_weights_and_a_dead_engine(cluster, model_dir):
             assert np.abs(np.array(after) - before).max() > 0.05
             before = after
 
-        # half of a dead engine must not survive, and its rollouts are served by the new one
+        # vLLM's own process dies; the actor around it goes too, and the rollouts are served by a new engine
         pending = asyncio.create_task(collect(policy))
         await asyncio.sleep(0.05)
-        for pid in facts["pids"]:
+        for pid in facts["pids"][1:]:
             psutil.Process(pid).kill()
         groups = await pending
         assert all(r.stop is not StopReason.ERROR for group in groups for r in group)
