@@ -283,9 +283,7 @@ class Gateway:
                 if time.monotonic() > give_up_at:
                     raise
             if attempt % LOOK_EVERY == 0 and not await asyncio.to_thread(self._box.running):
-                raise BoxError(
-                    f"the {self._box.isolation} sandbox ended while it started; it said:\n{self._place.log_tail()}"
-                )
+                raise BoxError(f"the {self._box.isolation} sandbox ended while it started")
             await asyncio.sleep(CONNECT_PAUSE_S)
         raise AssertionError("unreachable")
 
