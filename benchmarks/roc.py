@@ -96,10 +96,10 @@ def _mean_spread(rows: list[Result], field: str) -> tuple[float, float]:
 
 def _print_table(results: dict[str, list[Result]], seeds: int) -> None:
     fields = list(Result.__dataclass_fields__)
-    print(f"\nmean ± spread over {seeds} seeds\n{'':8}" + "".join(f"{field:>30}" for field in fields))
+    print(f"\nmean ± spread over {seeds} seeds\n{'':8}" + "".join(f"{field:>34}" for field in fields))
     for name, rows in results.items():
         cells = ["{:.4f} ± {:.4f}".format(*_mean_spread(rows, field)) for field in fields]
-        print(f"{name:8}" + "".join(f"{cell:>30}" for cell in cells))
+        print(f"{name:8}" + "".join(f"{cell:>34}" for cell in cells))
 
 
 if __name__ == "__main__":
