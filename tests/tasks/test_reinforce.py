@@ -71,22 +71,22 @@ def test_killed_in_a_step_it_resumes_and_the_reward_rises(rl1):
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     reached = max(steps(rl1))
-    assert rl1.checkpoint_step() == INTERVAL
+    kept = rl1.checkpoint_step()
+    assert kept is not None and 0 <= reached - kept <= INTERVAL  # no more than an interval is repeated
 
     assert start(rl1).wait(timeout=240) == 0, rl1.log_file.read_text()[-3000:]
     manifest = rl1.manifest()
     assert manifest is not None and manifest.steps == STEPS
     assert steps(rl1) == list(range(1, STEPS + 1))  # each step's metrics once
-    assert f"resumed at step {rl1.checkpoint_step() and INTERVAL * (reached // INTERVAL)}" in rl1.log_file.read_text()
+    assert f"resumed at step {kept}" in rl1.log_file.read_text()
 
     results, ran_on = manifest.results, manifest.ran_on
-    first = read_metrics(rl1.dir / "metrics.jsonl")[0]["values"]["reward"]
+    rows = [row["values"] for row in read_metrics(rl1.dir / "metrics.jsonl") if "reward" in row["values"]]
+    first = rows[0]["reward"]
     assert first < 0.5 < results["reward_last5"]
     assert results["accuracy"] > 0.5
     assert ran_on["engine"] == "vllm.v1.engine.async_llm.AsyncLLM"
     assert ran_on["isolation"] and ran_on["sandbox_calls"] > 0
-    assert ran_on["weight_version"] == STEPS - sum(
-        row["values"].get("skipped_update", 0) for row in read_metrics(rl1.dir / "metrics.jsonl")
-    )
+    assert ran_on["weight_version"] == rows[-1]["weight_version"] > STEPS // 2
     for name in ("model/model.safetensors", "learner/STABLE"):
         assert name in manifest.outputs
