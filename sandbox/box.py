@@ -44,8 +44,8 @@ class Place:
 
     directory: Path
 
-    @property
-    def socket(self) -> Path:
+    def socket(self, worker: int) -> Path:
+        """Where dispatcher number `worker` listens."""
         return self.directory / SOCKET
 
     @property
@@ -56,7 +56,7 @@ class Place:
         """An empty directory that the box may write to; the runtime directory around it is private."""
         self.directory.mkdir(exist_ok=True)
         self.directory.chmod(0o777)
-        self.socket.unlink(missing_ok=True)
+        self.socket(0).unlink(missing_ok=True)
         self.log.unlink(missing_ok=True)
 
     def log_tail(self, lines: int = 12) -> str:

@@ -1,4 +1,4 @@
-"""Builds the sandbox's image when it is missing or was built from other sources.
+"""Builds the sandbox's image when it is missing.
 
 Always offline inside the build: the wheels are downloaded outside with the user's own pip settings, so that
 proxies, mirrors and certificates never matter to Docker. Where no registry gives the base image, one is made
@@ -38,22 +38,38 @@ class BuildError(InfrastructureError):
     """The image could not be built; the message says why and what to do."""
 
 
-def ensure_image(client: docker.DockerClient, tag: str) -> None:
-    """Build `tag` unless the engine has it, built from exactly these sources."""
-    if _up_to_date(client, tag):
-        return
+def ensure_image(client: docker.DockerClient, image: str) -> str:
+    """The name of an image that the engine has. One without a tag is ours: its tag is the digest of its sources,
+    so that checkouts share an engine without disturbing each other, and it is built if it is missing. One with
+    a tag is the user's, and must be there.
+    """
+    name = image_name(image)
+    if _present(client, name):
+        return name
+    if name == image:
+        raise BuildError(
+            f"sandbox.image: the Docker engine has no image {image!r}; pull or build it, or give a name without "
+            "a tag to have one built from this checkout"
+        )
     with _build_lock():
-        if _up_to_date(client, tag):
-            return
+        if _present(client, name):
+            return name
         started_at = time.monotonic()
-        _say(f"building {tag} (once; about a minute)")
+        _say(f"building {name} (once; about a minute)")
         try:
             base, python = _base_image()
             wheels = download_wheels(python)
-            _build(tag, base, wheels)
+            _build(name, base, wheels)
         except DockerException as error:
-            raise BuildError(f"building {tag} failed: {error}") from error
-        _say(f"{tag} built on {base} in {time.monotonic() - started_at:.0f} s")
+            raise BuildError(f"building {name} failed: {error}") from error
+        _say(f"{name} built on {base} in {time.monotonic() - started_at:.0f} s")
+    return name
+
+
+def image_name(image: str) -> str:
+    """`image` with its tag."""
+    tagged = ":" in image.rpartition("/")[2] or "@" in image
+    return image if tagged else f"{image}:{source_digest()[:12]}"
 
 
 def source_digest() -> str:
@@ -95,11 +111,12 @@ def download_wheels(python: str) -> Path:
     return wheels
 
 
-def _up_to_date(client: docker.DockerClient, tag: str) -> bool:
+def _present(client: docker.DockerClient, name: str) -> bool:
     try:
-        return bool(client.images.get(tag).labels.get(LABEL) == source_digest())
+        client.images.get(name)
     except ImageNotFound:
         return False
+    return True
 
 
 def _base_image() -> tuple[str, str]:

@@ -67,7 +67,10 @@ class SandboxConfig(Section):
     allow_unsafe: bool = operational(
         False, description="run code unprotected where nothing else works"
     )
-    image: str = operational("rstar2-sandbox:local", description="Docker image of the sandbox")
+    image: str = operational(
+        "rstar2-sandbox",
+        description="Docker image of the sandbox; without a tag it is built from this checkout's sources",
+    )
     slots: int = operational(
         6, ge=1, le=1024, description="calls running at once; the others queue"
     )
@@ -77,3 +80,8 @@ class SandboxConfig(Section):
     start_timeout_s: float = operational(
         60.0, gt=0, description="the sandbox must answer within this time"
     )
+
+    @property
+    def slots_of_workers(self) -> list[int]:
+        """Slots of each dispatcher."""
+        return [self.slots]

@@ -29,6 +29,7 @@ from sandbox.box import (
     choose_uid_base,
     server_settings,
 )
+from sandbox.build import image_name
 from sandbox.config import SandboxConfig
 
 LABEL = "rstar2.sandbox.owner"
@@ -57,9 +58,10 @@ class DockerBox:
             SERVICE_MB + config.slots * (limits.memory_mb + limits.scratch_mb),
             int(_host_memory_mb() * 0.8),
         )
+        image = image_name(config.image)
         try:
             self._container = self._client.containers.run(
-                config.image,
+                image,
                 ["python3", *SERVER, json.dumps(settings)],
                 name=f"rstar2-sandbox-{secrets.token_hex(6)}",
                 labels={LABEL: _owner_label(os.getpid())},
@@ -83,7 +85,7 @@ class DockerBox:
             )
         except ImageNotFound:
             raise BoxError(
-                f"sandbox.image: no image {config.image!r} in the Docker engine; "
+                f"sandbox.image: no image {image!r} in the Docker engine; "
                 "build it with: python -m sandbox image"
             ) from None
         except DockerException as error:

@@ -25,13 +25,8 @@ from sandbox.box import Box, BoxError, Place
 from sandbox.config import Limits, SandboxConfig
 from sandbox.image.server import wire
 from sandbox.outcome import Status
+from sandbox.workers import Workers
 
-BEAT_S = 1.0
-SILENT_S = 20.0  # a box that has not answered a heartbeat for so long is replaced
-CONNECT_PAUSE_S = 0.02
-LOOK_EVERY = 25  # attempts to connect between looks whether the box still runs
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.2, 10.0
-HEALTHY_S = 30.0  # a box that lived this long resets the backoff
 OWNER_LOOK_S = 0.5
 
 
@@ -72,12 +67,9 @@ class Gateway:
         self._owner_pid = owner_pid
         self._queue: deque[Pending] = deque()
         self._inside: dict[int, Pending] = {}
+        self._workers = Workers(config, box, place, self._on_reply, self._fill)
         self._numbers = itertools.count(1)
         self._counts: Counter[str] = Counter()
-        self._box_writer: asyncio.StreamWriter | None = None
-        self._last_answer = 0.0
-        self._restarts = 0
-        self._missing: list[str] = []
         self._stopping = asyncio.Event()
 
     async def serve(self, on_ready: Callable[[], None]) -> None:
@@ -87,11 +79,10 @@ class Gateway:
             loop.add_signal_handler(number, self._stopping.set)
         stopping = asyncio.create_task(self._stopping.wait())
         watching = asyncio.create_task(self._watch_owner())
-        first = asyncio.Event()
-        keeping = asyncio.create_task(self._keep_box(first))
+        keeping = asyncio.create_task(self._workers.keep())
         server: asyncio.Server | None = None
         try:
-            starting = asyncio.create_task(first.wait())
+            starting = asyncio.create_task(self._workers.first.wait())
             await asyncio.wait(
                 {starting, keeping, stopping},
                 timeout=self._config.start_timeout_s,
@@ -99,7 +90,7 @@ class Gateway:
             )
             if keeping.done():
                 await keeping
-            if not first.is_set():
+            if not self._workers.first.is_set():
                 raise BoxError(
                     f"the sandbox was not ready within start_timeout_s = {self._config.start_timeout_s:g} s; "
                     f"its log ends:\n{self._place.log_tail()}"
@@ -176,9 +167,9 @@ class Gateway:
         """Nobody waits for this call any more."""
         pending.caller.calls.pop(pending.client_id, None)
         self._counts[Status.CANCELLED.value] += 1
-        if pending.number and self._box_writer is not None:
-            self._box_writer.write(wire.encode({"op": "cancel", "id": pending.number}))
-        elif not pending.number:
+        if pending.number:
+            self._workers.cancel(pending.number)
+        else:
             with contextlib.suppress(ValueError):
                 self._queue.remove(pending)
 
@@ -200,131 +191,27 @@ class Gateway:
         """What SandboxClient.health() returns."""
         return {
             "isolation": self._box.isolation,
-            "ready": self._box_writer is not None,
+            "ready": self._workers.ready > 0,
             "slots": self._config.slots,
-            "running": len(self._inside),
+            "running": self._workers.running,
             "queued": len(self._queue),
             "calls": dict(self._counts),
-            "restarts": self._restarts,
-            "missing_packages": self._missing,
+            "restarts": self._workers.restarts,
+            "missing_packages": self._workers.missing,
         }
 
     # The box.
 
     def _fill(self) -> None:
         """Send queued calls in while there is room."""
-        while (
-            self._queue and self._box_writer is not None and len(self._inside) < self._config.slots
-        ):
+        while self._queue and self._workers.room > 0:
             pending = self._queue.popleft()
             pending.number = next(self._numbers)
             pending.sent_at = time.monotonic()
             self._inside[pending.number] = pending
-            self._box_writer.write(wire.encode({**pending.request, "id": pending.number}))
+            self._workers.send(pending.number, pending.request)
 
-    async def _keep_box(self, first: asyncio.Event) -> None:
-        """Start a box, live with it until it dies, start the next one."""
-        backoff_s = FIRST_BACKOFF_S
-        while True:
-            started_at = time.monotonic()
-            try:
-                await asyncio.to_thread(self._box.start)
-                await self._live_with_box(first)
-            except (
-                BoxError,
-                OSError,
-                ValueError,
-                wire.WireError,
-                asyncio.IncompleteReadError,
-            ) as error:
-                if not first.is_set():
-                    raise (
-                        error if isinstance(error, BoxError) else self._start_error(error)
-                    ) from error
-                print(
-                    f"sandbox: {error}; its log ends:\n{self._place.log_tail()}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            finally:
-                self._lose_box()
-            await asyncio.to_thread(self._box.stop)
-            lived_s = time.monotonic() - started_at
-            backoff_s = (
-                FIRST_BACKOFF_S if lived_s > HEALTHY_S else min(LONGEST_BACKOFF_S, backoff_s * 2)
-            )
-            self._restarts += 1
-            await asyncio.sleep(backoff_s)
-
-    def _start_error(self, error: Exception) -> BoxError:
-        return BoxError(
-            f"the sandbox did not start: {error}; its log ends:\n{self._place.log_tail()}"
-        )
-
-    async def _live_with_box(self, first: asyncio.Event) -> None:
-        reader, writer = await self._connect()
-        beating = asyncio.create_task(self._beat(writer))
-        try:
-            while True:
-                header = await reader.readexactly(wire.HEADER.size)
-                self._on_box_message(
-                    wire.decode(await reader.readexactly(wire.body_length(header))), writer, first
-                )
-        finally:
-            beating.cancel()
-            writer.close()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        give_up_at = time.monotonic() + self._config.start_timeout_s
-        for attempt in itertools.count(1):
-            try:
-                return await asyncio.open_unix_connection(str(self._place.socket))
-            except OSError:
-                if time.monotonic() > give_up_at:
-                    raise
-            if attempt % LOOK_EVERY == 0 and not await asyncio.to_thread(self._box.running):
-                raise BoxError(f"the {self._box.isolation} sandbox ended while it started")
-            await asyncio.sleep(CONNECT_PAUSE_S)
-        raise AssertionError("unreachable")
-
-    async def _beat(self, writer: asyncio.StreamWriter) -> None:
-        """Renew the lease; drop a box that no longer answers."""
-        self._last_answer = time.monotonic()
-        while time.monotonic() - self._last_answer < SILENT_S:
-            writer.write(wire.encode({"op": "beat"}))
-            await asyncio.sleep(BEAT_S)
-        print(
-            f"sandbox: no sign of life for {SILENT_S:g} s, it is replaced",
-            file=sys.stderr,
-            flush=True,
-        )
-        writer.transport.abort()
-
-    def _on_box_message(
-        self, message: wire.Message, writer: asyncio.StreamWriter, first: asyncio.Event
-    ) -> None:
-        self._last_answer = time.monotonic()
-        if message.get("op") == "ready":
-            self._missing = message["missing"]
-            if self._missing and not first.is_set():
-                print(
-                    f"sandbox: programs cannot import {', '.join(self._missing)}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            self._box_writer = writer
-            first.set()
-        elif "status" in message:
-            pending = self._inside.pop(message["id"])
-            self._answer(pending, message)
-        self._fill()
-
-    def _lose_box(self) -> None:
-        """Give the calls that were inside back to their clients, which repeat them."""
-        self._box_writer = None
-        lost, self._inside = list(self._inside.values()), {}
-        for pending in lost:
-            self._answer(
-                pending,
-                {"status": Status.SANDBOX_ERROR.value, "stderr": "the sandbox was restarted"},
-            )
+    def _on_reply(self, number: int, reply: wire.Message | None) -> None:
+        """`reply` None: the call was lost with its worker, and its client repeats it."""
+        lost = {"status": Status.SANDBOX_ERROR.value, "stderr": "the sandbox was restarted"}
+        self._answer(self._inside.pop(number), lost if reply is None else reply)

@@ -60,7 +60,9 @@ class Sandbox:
         directory, temporary = _private_dir(runtime_dir)
         try:
             return cls(config, isolation, directory, temporary)
-        except BaseException:  # Ctrl-C while it starts must not leave the directory either; raised again below
+        except (
+            BaseException
+        ):  # Ctrl-C while it starts must not leave the directory either; raised again below
             if temporary:
                 shutil.rmtree(directory, ignore_errors=True)
             raise

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.box import BoxError
+from sandbox.build import image_name
 from sandbox.client import SandboxClient
 from sandbox.config import Limits, SandboxConfig
 from sandbox.container import LABEL, connect, remove_strays
@@ -171,7 +172,7 @@ def test_strays_of_dead_owners_are_removed() -> None:
         boot, namespace, _, started = own.labels[LABEL].split()
         dead = subprocess.Popen(["true"])
         dead.wait()
-        image = SandboxConfig().image
+        image = image_name(SandboxConfig().image)
         stray = client.containers.create(
             image, ["true"], labels={LABEL: f"{boot} {namespace} {dead.pid} {started}"}
         )

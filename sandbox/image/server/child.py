@@ -7,23 +7,14 @@ frames of the zygote below must never go on running in here.
 
 from __future__ import annotations
 
-import atexit
-import gc
-import io
-import linecache
 import math
 import os
 import resource
 import signal
-import sys
-import threading
-import traceback
-from types import FrameType, ModuleType
 from typing import Any
 
-from . import linux
+from . import linux, program
 
-FILE_NAME = "main.py"
 MEMORY_SIGNAL = (
     63  # how a child says "uncaught MemoryError": no exit code is taken from the program
 )
@@ -57,13 +48,8 @@ def _become(request: dict[str, Any], fds: list[int], base_memory: int) -> None:
     box = request["box"]
     os.chdir(box)
     os.environ["HOME"] = os.environ["TMPDIR"] = box
-    _streams()
-    module = _main_module(box)
-    _reseed(code)
-    gc.enable()
     try:
-        status = _execute(code, module)
-        leave(_finish(status))
+        leave(program.run(code, box))
     except MemoryError:
         os.kill(os.getpid(), MEMORY_SIGNAL)
 
@@ -93,91 +79,3 @@ def _drop_rights(uid: int | None) -> None:
     linux.die_with_parent()  # a change of uid has cleared it
     if os.getresuid() != (uid, uid, uid):
         raise PermissionError("the uid was not dropped")
-
-
-def _streams() -> None:
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), "utf-8", "replace")
-    out = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
-    err = io.BufferedWriter(io.FileIO(2, "w", closefd=False))
-    sys.stdout = io.TextIOWrapper(out, "utf-8", "backslashreplace")
-    sys.stderr = io.TextIOWrapper(err, "utf-8", "backslashreplace", line_buffering=True)
-    for name in ("stdin", "stdout", "stderr"):
-        setattr(sys, f"__{name}__", getattr(sys, name))
-
-    def give_up(number: int, frame: FrameType | None) -> None:
-        """A limit was met: hand over the output so far, then end by that signal."""
-        _flush()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGALRM, give_up)
-    signal.signal(signal.SIGXCPU, give_up)
-
-
-def _main_module(box: str) -> ModuleType:
-    module = ModuleType("__main__")
-    module.__dict__.update(__file__=FILE_NAME, __builtins__=sys.modules["builtins"])
-    sys.modules["__main__"] = module
-    for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
-        del sys.modules[name]
-    sys.argv = [FILE_NAME]
-    sys.path[0] = box
-    return module
-
-
-def _reseed(code: bytes) -> None:
-    """numpy's global generator would be the zygote's in every call (`random` reseeds itself at fork)."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and b"random" in code:
-        numpy.random.seed()
-
-
-def _execute(code: bytes, module: ModuleType) -> int:
-    """Run the program; its exit code. A MemoryError passes through."""
-    try:
-        source = code.decode("utf-8")
-        linecache.cache[FILE_NAME] = (
-            len(source),
-            None,
-            source.splitlines(keepends=True),
-            FILE_NAME,
-        )
-        exec(compile(source, FILE_NAME, "exec", dont_inherit=True), module.__dict__)
-    except SystemExit as stop:
-        if stop.code is None or isinstance(stop.code, int):
-            return (stop.code or 0) & 0xFF
-        print(stop.code, file=sys.stderr)
-        return 1
-    except BaseException as error:
-        _flush()
-        _report(error)
-        if isinstance(error, MemoryError):
-            raise
-        return 1
-    return 0
-
-
-def _report(error: BaseException) -> None:
-    """Print the traceback as the plain interpreter would: the program's own lines only."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
-
-
-def _finish(status: int) -> int:
-    """What an interpreter does after the last line: flush, wait for threads, run exit handlers, flush."""
-    _flush()
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    return status if _flush() else (status or 120)
-
-
-def _flush() -> bool:
-    done = True
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            done = False
-    return done
