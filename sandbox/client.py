@@ -13,8 +13,9 @@ import contextlib
 import itertools
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from sandbox.config import Limits
@@ -37,16 +38,27 @@ class SandboxClient:
         self.deadline_s = deadline_s
         self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, _Link] = WeakKeyDictionary()
 
-    async def run(self, code: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
-        """Run `code` as a program of its own; `limits` default to the sandbox's configured ones."""
-        size = len(code) + len(stdin)
+    async def run(
+        self,
+        code: str,
+        stdin: str = "",
+        limits: Limits | None = None,
+        *,
+        mode: Literal["script", "cell"] = "script",
+        history: Sequence[str] = (),
+    ) -> Outcome:
+        """Run `code` as a program of its own, or as a cell after those of `history`; what `limits` leave
+        out is as the sandbox was configured."""
+        size = len(code) + len(stdin) + sum(map(len, history))
         if size > MAX_INPUT:
             raise ValueError(
-                f"code and stdin have {size} characters together, at most {MAX_INPUT} are allowed"
+                f"code and stdin have {size} characters together with their history, at most {MAX_INPUT} are allowed"
             )
         request: wire.Message = {"op": "run", "code": code, "stdin": stdin}
+        if mode != "script":
+            request |= {"mode": mode, "history": list(history)}
         if limits is not None:
-            request["limits"] = limits.model_dump()
+            request["limits"] = limits.model_dump(exclude_unset=True)
         give_up_at = time.monotonic() + self.deadline_s
         for attempt in itertools.count(1):
             outcome = replace(await self._attempt(request, give_up_at), attempt=attempt)
@@ -88,8 +100,7 @@ class SandboxClient:
             return Outcome(Status.SANDBOX_ERROR, stderr=f"no answer within {self.deadline_s:g} s")
         except OSError as error:
             return Outcome(Status.SANDBOX_ERROR, stderr=f"sandbox at {self.endpoint}: {error}")
-        reply.pop("id")
-        return Outcome(**{**reply, "status": Status(reply["status"])})
+        return Outcome.from_reply(reply)
 
 
 class _Link:

@@ -7,9 +7,11 @@ fingerprint) or *operational* (where and how fast it runs); `numeric()` keeps th
 
 from __future__ import annotations
 
+import ipaddress
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Section(BaseModel):
@@ -53,6 +55,23 @@ class Limits(Section):
     )
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT; an IPv6 address stands in brackets."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"expected HOST:PORT with a port up to 65535, got {address!r}")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`; a name other than localhost may be anyone's."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 Isolation = Literal["docker", "ns-root", "userns", "landlock", "none"]
 
 
@@ -77,9 +96,39 @@ class SandboxConfig(Section):
     queue: int = operational(
         50_000, ge=1, description="calls waiting at most; beyond it: overloaded"
     )
+    queue_mb: int = operational(
+        512,
+        ge=1,
+        description="code and input of all waiting calls at most, MiB; beyond it: overloaded",
+    )
+    http: str | None = operational(
+        None, description="HOST:PORT to serve HTTP at as well, port 0 = any; a socket alone if null"
+    )
+    http_token_file: Path | None = operational(
+        None, description="file with the token that HTTP clients must send; needed off loopback"
+    )
     start_timeout_s: float = operational(
         60.0, gt=0, description="the sandbox must answer within this time"
     )
+
+    @field_validator("http")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_address(value)
+        return value
+
+    @model_validator(mode="after")
+    def _token_off_loopback(self) -> SandboxConfig:
+        if self.http is None or self.http_token_file is not None:
+            return self
+        host, _ = split_address(self.http)
+        if not is_loopback(host):
+            raise ValueError(
+                f"http: {self.http!r} can be reached from other machines, where whoever finds it may run "
+                "code: set http_token_file to a file that holds a token, or bind to 127.0.0.1"
+            )
+        return self
 
     @property
     def slots_of_workers(self) -> list[int]:

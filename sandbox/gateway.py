@@ -148,12 +148,14 @@ class Gateway:
             self._abandon(caller.calls[client_id])
 
     def _enqueue(self, caller: Caller, client_id: int, message: wire.Message) -> None:
-        limits = Limits(**message["limits"]) if "limits" in message else self._config.limits
+        limits = Limits(**{**self._config.limits.model_dump(), **message.get("limits", {})})
         request = {
             "op": "run",
             "code": message["code"],
             "stdin": message["stdin"],
             "limits": limits.model_dump(),
+            "mode": message.get("mode", "script"),
+            "history": message.get("history", []),
         }
         pending = Pending(caller, client_id, request, time.monotonic())
         caller.calls[client_id] = pending

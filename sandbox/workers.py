@@ -79,9 +79,28 @@ class Workers:
         """Calls that could start at once."""
         return sum(worker.room for worker in self._workers)
 
+    @property
+    def count(self) -> int:
+        return len(self._workers)
+
+    def room_of(self, index: int) -> int:
+        """Calls that could start at once on worker number `index`; 0 while it is not ready."""
+        return self._workers[index].room
+
+    def drop(self, index: int, reason: str) -> None:
+        """Replace worker number `index`, which does not do its work; its calls come back as lost."""
+        worker = self._workers[index]
+        if worker.writer is not None:
+            _say(f"worker {index} is replaced: {reason}")
+            worker.writer.transport.abort()
+
     def send(self, number: int, request: wire.Message) -> None:
         """Run `request` under `number` on the worker with the most room; there must be some."""
-        worker = max(self._workers, key=lambda one: one.room)
+        self.send_to(max(self._workers, key=lambda one: one.room).index, number, request)
+
+    def send_to(self, index: int, number: int, request: wire.Message) -> None:
+        """As `send`, on worker number `index`, which must have room."""
+        worker = self._workers[index]
         assert worker.writer is not None
         worker.running.add(number)
         self._where[number] = worker
