@@ -54,12 +54,10 @@ class Outcome:
     max_rss_mb: float = 0.0
     isolation: str = "none"
     attempt: int = 1
-    replay_errors: tuple[str, ...] = ()  # of earlier cells, in cell mode
     retry_after_s: float | None = None  # when overloaded: the queue's own estimate
 
     @classmethod
     def from_reply(cls, reply: dict[str, Any]) -> Outcome:
         """The outcome in a gateway's reply; fields of another version are passed over."""
         known = {name: reply[name] for name in cls.__dataclass_fields__ if name in reply}
-        known["replay_errors"] = tuple(known.get("replay_errors", ()))
         return cls(**{**known, "status": Status(reply["status"])})

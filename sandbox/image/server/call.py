@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -39,6 +40,8 @@ class Call:
     stdin: str
     limits: dict[str, Any]
     peer: Any
+    mode: str = "script"
+    history: list[str] = field(default_factory=list)  # the cells before, in cell mode
     out: Capture = field(init=False)
     err: Capture = field(init=False)
     started_at: float = 0.0
@@ -54,7 +57,7 @@ class Call:
 
     @property
     def tier(self) -> str:
-        return "sci" if SCI_IMPORT.search(self.code) else "std"
+        return "sci" if any(map(SCI_IMPORT.search, (self.code, *self.history))) else "std"
 
     @property
     def too_much_output(self) -> bool:
@@ -62,9 +65,12 @@ class Call:
 
     def files(self) -> list[int]:
         """Code and stdin as anonymous files: the program may read them at any pace, or never."""
+        program = self.code
+        if self.mode == "cell":
+            program = json.dumps({"history": self.history, "code": self.code})
         descriptors = []
         for name, data in (
-            ("code", self.code.encode("utf-8", "surrogatepass")),
+            ("code", program.encode("utf-8", "surrogatepass")),
             ("stdin", self.stdin.encode("utf-8", "replace")),
         ):
             fd = os.memfd_create(name, os.MFD_CLOEXEC)

@@ -49,7 +49,7 @@ def _become(request: dict[str, Any], fds: list[int], base_memory: int) -> None:
     os.chdir(box)
     os.environ["HOME"] = os.environ["TMPDIR"] = box
     try:
-        leave(program.run(code, box))
+        leave(program.run(code, box, request["mode"]))
     except MemoryError:
         os.kill(os.getpid(), MEMORY_SIGNAL)
 

@@ -143,6 +143,7 @@ class Dispatcher:
         operation = message["op"]
         if operation == "run":
             call = Call(message["id"], message["code"], message["stdin"], message["limits"], peer)
+            call.mode, call.history = message["mode"], message["history"]
             self.waiting.append(call)
             self.schedule()
         elif operation == "beat":
@@ -209,6 +210,7 @@ class Dispatcher:
         self.running[slot.index] = call
         call.begin()
         request = {"slot": slot.index, "uid": slot.uid, "box": slot.box, "limits": call.limits}
+        request["mode"] = call.mode
         inner = [*files, out_write, err_write]
         self.tiers[call.tier].fork(request, inner)
         for fd in inner:

@@ -7,6 +7,7 @@ import os
 import signal
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_FFLUSH = _LIBC.fflush
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -20,6 +21,11 @@ def prctl(option: int, argument: int) -> None:
     if _LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}, {argument}): {os.strerror(number)}")
+
+
+def flush_c_streams() -> None:
+    """Write out what C code has buffered, as an interpreter does at its end."""
+    _FFLUSH(None)
 
 
 def die_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""The program of one call, run in a child that has given up its rights already.
+"""The program of one call, a script or a cell, run in a child that has given up its rights already.
 
 The traceback of an uncaught error shows the program's own lines only; output so far survives a limit that
 is met, because the signals that announce it flush first.
@@ -11,22 +11,29 @@ import gc
 import io
 import linecache
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, ModuleType
 
+from . import cells, linux
+
 FILE_NAME = "main.py"
+OWN_FILES = os.path.dirname(__file__) + os.sep
+CELL_LINE = re.compile(r'File "(Cell \d+)"(?=, line )')
 
 
-def run(code: bytes, box: str) -> int:
+def run(code: bytes, box: str, mode: str) -> int:
     """Run `code` with `box` as its directory; the exit code. A MemoryError passes through."""
     _streams()
     module = _main_module(box)
-    _reseed(code)
     gc.enable()
-    return _finish(_execute(code, module))
+    body = cells.run if mode == "cell" else _script
+    return _finish(_execute(body, code, module))
 
 
 def _streams() -> None:
@@ -40,6 +47,7 @@ def _streams() -> None:
 
     def give_up(number: int, frame: FrameType | None) -> None:
         """A limit was met: hand over the output so far, then end by that signal."""
+        cells.speak_of_limit(number)
         _flush()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -50,7 +58,7 @@ def _streams() -> None:
 
 def _main_module(box: str) -> ModuleType:
     module = ModuleType("__main__")
-    module.__dict__.update(__file__=FILE_NAME, __builtins__=sys.modules["builtins"])
+    module.__dict__["__builtins__"] = sys.modules["builtins"]
     sys.modules["__main__"] = module
     for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
         del sys.modules[name]
@@ -66,17 +74,18 @@ def _reseed(code: bytes) -> None:
         numpy.random.seed()
 
 
-def _execute(code: bytes, module: ModuleType) -> int:
+def _script(code: bytes, module: ModuleType) -> None:
+    _reseed(code)
+    source = code.decode("utf-8")
+    linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
+    module.__dict__["__file__"] = FILE_NAME
+    exec(compile(source, FILE_NAME, "exec", dont_inherit=True), module.__dict__)
+
+
+def _execute(body: Callable[[bytes, ModuleType], None], code: bytes, module: ModuleType) -> int:
     """Run the program; its exit code. A MemoryError passes through."""
     try:
-        source = code.decode("utf-8")
-        linecache.cache[FILE_NAME] = (
-            len(source),
-            None,
-            source.splitlines(keepends=True),
-            FILE_NAME,
-        )
-        exec(compile(source, FILE_NAME, "exec", dont_inherit=True), module.__dict__)
+        body(code, module)
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return (stop.code or 0) & 0xFF
@@ -94,9 +103,11 @@ def _execute(code: bytes, module: ModuleType) -> int:
 def _report(error: BaseException) -> None:
     """Print the traceback as the plain interpreter would: the program's own lines only."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN_FILES):
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    with suppress(OSError, ValueError, AttributeError):  # the program may have closed it
+        print(CELL_LINE.sub(r"\1", text), end="", file=sys.stderr)
 
 
 def _finish(status: int) -> int:
@@ -109,9 +120,12 @@ def _finish(status: int) -> int:
 
 def _flush() -> bool:
     done = True
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is None:
+            continue
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             done = False
+    linux.flush_c_streams()
     return done
