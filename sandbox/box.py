@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from sandbox.config import SandboxConfig
 from sandbox.errors import InfrastructureError
 
-SOCKET = "server.sock"
+SOCKET = "server-{}.sock"
 LOG = "server.log"
 # Where things are inside the box. Its parent directory is closed to calls, so they cannot reach the socket.
 INNER_DIR = "/run/private/sock"
@@ -46,7 +46,7 @@ class Place:
 
     def socket(self, worker: int) -> Path:
         """Where dispatcher number `worker` listens."""
-        return self.directory / SOCKET
+        return self.directory / SOCKET.format(worker)
 
     @property
     def log(self) -> Path:
@@ -56,7 +56,8 @@ class Place:
         """An empty directory that the box may write to; the runtime directory around it is private."""
         self.directory.mkdir(exist_ok=True)
         self.directory.chmod(0o777)
-        self.socket(0).unlink(missing_ok=True)
+        for left_over in self.directory.glob(SOCKET.format("*")):
+            left_over.unlink()
         self.log.unlink(missing_ok=True)
 
     def log_tail(self, lines: int = 12) -> str:
@@ -67,13 +68,18 @@ class Place:
         return "\n".join(text.splitlines()[-lines:]) or "(log is empty)"
 
 
-def choose_uid_base(slots: int, few_uids: bool) -> int:
-    """First of the uids that the slots get: the kernel counts a uid's processes over the whole machine, so
-    two sandboxes must not share any. `few_uids`: only 65,536 are mapped (rootless engine, user namespace).
+def choose_uid_base(config: SandboxConfig, few_uids: bool) -> int:
+    """First of the uids that the slots get, and after them the workers: the kernel counts a uid's processes
+    over the whole machine, so two sandboxes must not share any. `few_uids`: only 65,536 are mapped (rootless
+    engine, user namespace).
     """
     block = 2048
-    if slots + 1 > block:
-        raise BoxError(f"slots: at most {block - 1} are possible, {slots} were asked for")
+    wanted = config.all_slots + len(config.slots_of_workers)
+    if wanted > block:
+        raise BoxError(
+            f"{config.all_slots} slots and {len(config.slots_of_workers)} workers need {wanted} uids, a sandbox "
+            f"has {block}; set sandbox.workers or sandbox.slots lower"
+        )
     first, last = (20_000, 60_000) if few_uids else (1 << 20, 1 << 30)
     return random.SystemRandom().randrange(first // block + 1, last // block) * block
 
@@ -83,9 +89,9 @@ def server_settings(
 ) -> dict[str, Any]:
     """The first argument of image/server/pid1.py."""
     return {
-        "socket": f"{box_dir}/{SOCKET}",
+        "sockets": f"{box_dir}/{SOCKET}",
         "log": f"{box_dir}/{LOG}",
         "box_root": box_root,
-        "slots": config.slots,
+        "slots": config.slots_of_workers,
         "uid_base": uid_base,
     }

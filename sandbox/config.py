@@ -8,10 +8,14 @@ fingerprint) or *operational* (where and how fast it runs); `numeric()` keeps th
 from __future__ import annotations
 
 import ipaddress
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+SLOTS_PER_WORKER = 3  # more would only share a core, and so run into wall clocks
+MOST_SLOTS = 1900  # of one sandbox: its block of uids holds them and one more a worker
 
 
 class Section(BaseModel):
@@ -90,8 +94,17 @@ class SandboxConfig(Section):
         "rstar2-sandbox",
         description="Docker image of the sandbox; without a tag it is built from this checkout's sources",
     )
-    slots: int = operational(
-        6, ge=1, le=1024, description="calls running at once; the others queue"
+    workers: int | None = operational(
+        None,
+        ge=1,
+        le=1024,
+        description="dispatchers, each with fork servers of its own; one a usable core if null",
+    )
+    slots: int | None = operational(
+        None,
+        ge=1,
+        le=MOST_SLOTS,
+        description="calls running at once, over all workers; the others queue; 3 a worker if null",
     )
     queue: int = operational(
         50_000, ge=1, description="calls waiting at most; beyond it: overloaded"
@@ -132,5 +145,12 @@ class SandboxConfig(Section):
 
     @property
     def slots_of_workers(self) -> list[int]:
-        """Slots of each dispatcher."""
-        return [self.slots]
+        """Slots of each dispatcher, on this machine: as equal as can be, and none without any."""
+        workers = self.workers or len(os.sched_getaffinity(0))
+        slots = self.slots or min(MOST_SLOTS, SLOTS_PER_WORKER * workers)
+        workers = min(workers, slots)
+        return [slots // workers + (index < slots % workers) for index in range(workers)]
+
+    @property
+    def all_slots(self) -> int:
+        return sum(self.slots_of_workers)

@@ -33,7 +33,8 @@ from sandbox.build import image_name
 from sandbox.config import SandboxConfig
 
 LABEL = "rstar2.sandbox.owner"
-SERVICE_MB = 1536  # the zygotes and their children's copied pages
+WORKER_MB = 768  # the zygotes of one worker and their children's copied pages
+SERVICE_TASKS = 16  # processes and threads of one worker, and of PID 1
 MIB = 1 << 20
 
 
@@ -52,10 +53,11 @@ class DockerBox:
         remove_strays(self._client)
         self._place.prepare()
         config, limits = self._config, self._config.limits
-        uid_base = choose_uid_base(config.slots, few_uids=_few_uids(self._client))
+        slots, workers = config.all_slots, len(config.slots_of_workers)
+        uid_base = choose_uid_base(config, few_uids=_few_uids(self._client))
         settings = server_settings(config, uid_base, INNER_DIR, INNER_BOX)
         memory_mb = min(
-            SERVICE_MB + config.slots * (limits.memory_mb + limits.scratch_mb),
+            WORKER_MB * (1 + workers) + slots * (limits.memory_mb + limits.scratch_mb),
             int(_host_memory_mb() * 0.8),
         )
         image = image_name(config.image)
@@ -75,12 +77,12 @@ class DockerBox:
                 cap_add=["SETUID", "SETGID"],
                 security_opt=["no-new-privileges"],
                 user="0:0",
-                pids_limit=64 + config.slots * limits.tasks,
+                pids_limit=SERVICE_TASKS * (1 + workers) + slots * limits.tasks,
                 mem_limit=memory_mb * MIB,
                 memswap_limit=memory_mb * MIB,
-                cpu_shares=1024 * config.slots,  # as much as that many ordinary processes
+                cpu_shares=1024 * slots,  # as much as that many ordinary processes
                 cgroup_parent=_cgroup_parent(self._client),
-                tmpfs=dict(_scratch(config, uid_base, i) for i in range(config.slots)),
+                tmpfs=dict(_scratch(config, uid_base, i) for i in range(slots)),
                 volumes={str(self._place.directory): {"bind": INNER_DIR, "mode": "rw,z"}},
             )
         except ImageNotFound:

@@ -194,7 +194,7 @@ class Gateway:
         return {
             "isolation": self._box.isolation,
             "ready": self._workers.ready > 0,
-            "slots": self._config.slots,
+            "slots": self._config.all_slots,
             "running": self._workers.running,
             "queued": len(self._queue),
             "calls": dict(self._counts),

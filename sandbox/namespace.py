@@ -48,7 +48,7 @@ class NamespaceBox:
     def start(self) -> None:
         self._place.prepare()
         in_user_namespace = self.isolation == "userns"
-        uid_base = choose_uid_base(self._config.slots, few_uids=in_user_namespace)
+        uid_base = choose_uid_base(self._config, few_uids=in_user_namespace)
         spec = JailSpec(
             shared_dir=str(self._place.directory),
             shared_inside=INNER_DIR,
@@ -56,7 +56,7 @@ class NamespaceBox:
             code_inside=INNER_CODE,
             server=SERVER,
             box_root=INNER_BOX,
-            scratch=[_scratch(self._config, uid_base, i) for i in range(self._config.slots)],
+            scratch=[_scratch(self._config, uid_base, i) for i in range(self._config.all_slots)],
             visible=interpreter_dirs(),
             settings=server_settings(self._config, uid_base, INNER_DIR, INNER_BOX),
         )
@@ -92,7 +92,7 @@ class BareBox:
         self._place.prepare()
         boxes = self._place.directory / "box"
         shutil.rmtree(boxes, ignore_errors=True)
-        for index in range(self._config.slots):
+        for index in range(self._config.all_slots):
             (boxes / str(index)).mkdir(parents=True, mode=0o700)
         settings = server_settings(self._config, None, str(self._place.directory), str(boxes))
         command = [sys.executable, *SERVER, json.dumps(settings)]

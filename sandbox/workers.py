@@ -1,8 +1,9 @@
 """The inside of the box as the gateway sees it: its dispatchers, one connection each.
 
 Each dispatcher serves its own socket and its own slots. Invariants: a call sent to one comes back exactly once,
-as its reply or, when the connection is lost, as `lost`; a box whose dispatchers stay silent is replaced, with
-growing pauses.
+as its reply or, when the connection is lost, as None. Inside a box that runs, a lost dispatcher is started again
+by the box itself, and connected to again here; a box that has ended, or whose dispatcher does not come back
+within `start_timeout_s`, is replaced, with growing pauses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sandbox.config import SandboxConfig
 from sandbox.image.server import wire
 
 BEAT_S = 1.0
-SILENT_S = 20.0  # a dispatcher that has not answered a heartbeat for so long takes its box with it
+SILENT_S = 12.0  # a dispatcher that has not answered a heartbeat for so long is let go (the box itself kills it)
 CONNECT_PAUSE_S = 0.02
 LOOK_EVERY = 25  # attempts to connect between looks whether the box still runs
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.2, 10.0
@@ -62,6 +63,8 @@ class Workers:
         self._where: dict[int, Worker] = {}
         self.missing: list[str] = []
         self.restarts = 0
+        """Boxes that were replaced."""
+        self.lost_workers = 0
         self.first = asyncio.Event()
         """Set once calls can run."""
 
@@ -92,6 +95,7 @@ class Workers:
         worker = self._workers[index]
         if worker.writer is not None:
             _say(f"worker {index} is replaced: {reason}")
+            worker.writer.write(wire.encode({"op": "quit"}))
             worker.writer.transport.abort()
 
     def send(self, number: int, request: wire.Message) -> None:
@@ -145,7 +149,7 @@ class Workers:
         )
 
     async def _live_with_box(self) -> None:
-        """Returns, or raises, when the box has to be replaced."""
+        """Raises when the box has to be replaced."""
         living = [asyncio.create_task(self._live_with(worker)) for worker in self._workers]
         try:
             await asyncio.gather(*living)
@@ -155,26 +159,53 @@ class Workers:
             await asyncio.gather(*living, return_exceptions=True)
 
     async def _live_with(self, worker: Worker) -> None:
-        """One connection to `worker`, until it is lost."""
-        reader, writer = await self._connect(worker)
+        """Connect to `worker`, and again whenever it is lost, for as long as the box lives."""
+        while True:
+            start_by = time.monotonic() + self._config.start_timeout_s
+            reader, writer = await self._connect(worker, start_by)
+            try:
+                await self._listen(worker, reader, writer, start_by)
+            except TimeoutError:
+                raise BoxError(
+                    f"worker {worker.index} was not ready within {self._config.start_timeout_s:g} s"
+                ) from None
+            except (OSError, ValueError, wire.WireError, asyncio.IncompleteReadError) as error:
+                reason = error
+            if not await asyncio.to_thread(self._box.running):
+                raise BoxError(f"the {self._box.isolation} sandbox ended: {reason}")
+            _say(f"worker {worker.index} was lost: {reason}")
+            self.lost_workers += 1
+
+    async def _listen(
+        self,
+        worker: Worker,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        start_by: float,
+    ) -> None:
+        """One connection to `worker`, until it is lost. TimeoutError if it is not ready by then."""
         beating = asyncio.create_task(self._beat(worker, writer))
         try:
-            while True:
-                header = await reader.readexactly(wire.HEADER.size)
-                message = wire.decode(await reader.readexactly(wire.body_length(header)))
-                self._on_message(worker, message, writer)
+            async with asyncio.timeout(start_by - time.monotonic()) as start:
+                while True:
+                    header = await reader.readexactly(wire.HEADER.size)
+                    message = wire.decode(await reader.readexactly(wire.body_length(header)))
+                    self._on_message(worker, message, writer)
+                    if worker.writer is not None and start.when() is not None:
+                        start.reschedule(None)
         finally:
             beating.cancel()
             writer.close()
             self._lose(worker)
 
-    async def _connect(self, worker: Worker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        give_up_at = time.monotonic() + self._config.start_timeout_s
+    async def _connect(
+        self, worker: Worker, start_by: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         for attempt in itertools.count(1):
             try:
                 return await asyncio.open_unix_connection(str(self._place.socket(worker.index)))
             except OSError:
-                if time.monotonic() > give_up_at:
+                if time.monotonic() > start_by:
                     raise
             if attempt % LOOK_EVERY == 0 and not await asyncio.to_thread(self._box.running):
                 raise BoxError(f"the {self._box.isolation} sandbox ended while it started")
@@ -187,7 +218,7 @@ class Workers:
         while time.monotonic() - worker.last_answer < SILENT_S:
             writer.write(wire.encode({"op": "beat"}))
             await asyncio.sleep(BEAT_S)
-        _say(f"no sign of life for {SILENT_S:g} s, it is replaced")
+        _say(f"worker {worker.index} gave no sign of life for {SILENT_S:g} s")
         writer.transport.abort()
 
     def _on_message(

@@ -121,18 +121,44 @@ async def test_calls_survive_a_killed_gateway() -> None:
         await client.close()
 
 
+def dispatchers_of(sandbox: Sandbox) -> list[int]:
+    """Of a sandbox at level ns-root."""
+    (unshare,) = children_of(sandbox.gateway_pid)
+    (pid1,) = children_of(unshare)
+    return children_of(pid1)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
+async def test_lost_dispatcher_comes_back_alone(number: signal.Signals) -> None:
+    with sandbox_at("ns-root", slots=4, workers=2) as sandbox:
+        client = SandboxClient(sandbox.endpoint)
+        victim, other = sorted(dispatchers_of(sandbox))
+        calls = [
+            asyncio.create_task(client.run(f"import time; time.sleep(0.05); print({i})"))
+            for i in range(80)
+        ]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        os.kill(victim, number)
+        outcomes = await asyncio.gather(*calls)
+        assert [outcome.stdout for outcome in outcomes] == [f"{i}\n" for i in range(80)]
+        assert eventually(lambda: len(dispatchers_of(sandbox)) == 2, 30)
+        assert other in dispatchers_of(sandbox)
+        assert victim not in dispatchers_of(sandbox)
+        assert (await client.health())["restarts"] == 0
+        await client.close()
+
+
 async def test_calls_survive_killed_zygotes() -> None:
     with sandbox_at("ns-root", slots=2) as sandbox:
         client = SandboxClient(sandbox.endpoint)
-        (unshare,) = children_of(sandbox.gateway_pid)
-        (pid1,) = children_of(unshare)
-        (dispatcher,) = children_of(pid1)
         calls = [
             asyncio.create_task(client.run(f"import time; time.sleep(0.05); print({i})"))
             for i in range(40)
         ]
         await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-        for zygote in children_of(dispatcher):
+        for zygote in [zygote for one in dispatchers_of(sandbox) for zygote in children_of(one)]:
             os.kill(zygote, signal.SIGKILL)
         outcomes = await asyncio.gather(*calls)
         assert [outcome.stdout for outcome in outcomes] == [f"{i}\n" for i in range(40)]

@@ -4,7 +4,8 @@ It holds requests, so it never forks a call itself: zygotes do, and get code and
 every `run` that arrives is answered exactly once; a slot is free only when no process of its uid is left
 and its scratch is empty; nothing that a program writes is parsed.
 
-Settings (JSON, first argument): socket, box_root, slots, uid_base (null: calls keep the service's uid).
+Settings (JSON, first argument): socket, box_root, slots (first, last + 1), uid_base (null: calls keep the
+service's uid), reaper (a uid of its own: two dispatchers that shared one would kill each other).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from . import linux, wire
 from .call import Call, Exit
+from .pid1 import ALIVE, BEAT
 from .slot import Slot
 from .tier import Tier
 
@@ -31,6 +34,7 @@ READ_SIZE = 1 << 16
 SOFT_STOP_S = 0.3  # between the signal that lets a program flush and the one that it cannot survive
 KILL_AGAIN_S = 0.02
 QUIET_S = 2.0  # a slot that is not clean by then is given up
+TICK_S = 1.0
 TIERS = ("std", "sci")
 
 
@@ -45,23 +49,12 @@ class Peer:
 
 
 class Dispatcher:
-    def __init__(self, settings: dict[str, Any], beat_fd: int) -> None:
-        base = settings["uid_base"]
-        count = settings["slots"]
-        reaper = None if base is None else base + count
-        self.slots = [
-            Slot(
-                i,
-                None if base is None else base + i,
-                reaper,
-                os.path.join(settings["box_root"], str(i)),
-            )
-            for i in range(count)
-        ]
-        self.free = deque(self.slots)
+    def __init__(self, settings: dict[str, Any], signs_fd: int) -> None:
+        self.signs_fd = signs_fd
+        self.slots = slots_of(settings)
+        self.free = deque(self.slots.values())
         self.waiting: deque[Call] = deque()
         self.running: dict[int, Call] = {}  # by slot index
-        self.beat_fd = beat_fd
         self.poll = select.epoll()
         self.handlers: dict[int, Callable[[int], None]] = {}
         self.timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -71,6 +64,8 @@ class Dispatcher:
         self.listener = self._listen(settings["socket"])
 
     def _listen(self, path: str) -> socket.socket:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(path)
         os.chmod(
@@ -101,6 +96,15 @@ class Dispatcher:
                     self.handlers[fd](events)
             while self.timers and self.timers[0][0] <= time.monotonic():
                 heapq.heappop(self.timers)[2]()
+
+    def sign(self, kind: bytes) -> None:
+        """Tell PID 1 that this process lives (and, with BEAT, that the owner does)."""
+        with suppress(BlockingIOError):  # many are waiting to be read, so one more says nothing new
+            os.write(self.signs_fd, kind)
+
+    def tick(self) -> None:
+        self.sign(ALIVE)
+        self.later(TICK_S, self.tick)
 
     # The gateway's side.
 
@@ -147,10 +151,12 @@ class Dispatcher:
             self.waiting.append(call)
             self.schedule()
         elif operation == "beat":
-            os.write(self.beat_fd, b".")
+            self.sign(BEAT)
             self.send(peer, {"op": "beat"})
         elif operation == "cancel":
             self._cancel(peer, message["id"])
+        elif operation == "quit":
+            sys.exit("the gateway wants this dispatcher replaced")
 
     def _cancel(self, peer: Peer, number: int | None) -> None:
         """End the call `number` of `peer`; all of its calls where None."""
@@ -307,10 +313,36 @@ class Dispatcher:
         sys.exit(1)
 
 
+def slots_of(settings: dict[str, Any]) -> dict[int, Slot]:
+    """The slots by their numbers, with nothing in them that a former dispatcher left behind."""
+    base = settings["uid_base"]
+    slots = [
+        Slot(
+            number,
+            None if base is None else base + number,
+            settings["reaper"],
+            os.path.join(settings["box_root"], str(number)),
+        )
+        for number in range(*settings["slots"])
+    ]
+    give_up_at = time.monotonic() + QUIET_S
+    for slot in slots:
+        slot.kill()
+        while slot.survivors():
+            if time.monotonic() > give_up_at:
+                sys.exit(f"slot {slot.index}: processes of a former dispatcher do not end")
+            time.sleep(KILL_AGAIN_S / 10)
+            slot.kill()
+        slot.clean()
+    return {slot.index: slot for slot in slots}
+
+
 def main() -> None:
     linux.die_with_parent()
     settings = json.loads(sys.argv[1])
-    Dispatcher(settings, int(sys.argv[2])).loop()
+    dispatcher = Dispatcher(settings, int(sys.argv[2]))
+    dispatcher.tick()
+    dispatcher.loop()
 
 
 if __name__ == "__main__":
