@@ -10,6 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from sandbox import build
 from sandbox.box import Box, BoxError, Place
 from sandbox.client import SandboxClient
@@ -17,7 +19,9 @@ from sandbox.config import SandboxConfig
 from sandbox.container import DockerBox, connect
 from sandbox.errors import InfrastructureError, UserError
 from sandbox.gateway import Gateway
+from sandbox.links import Endpoint
 from sandbox.namespace import BareBox, NamespaceBox
+from sandbox.request import complaint
 from sandbox.service import SOCKET, Sandbox
 
 
@@ -34,21 +38,27 @@ def main() -> int:
         "image", help="build the Docker image if it is missing or out of date"
     )
     health = commands.add_parser("health", help="ask a running sandbox how it is")
-    health.add_argument("endpoint")
+    health.add_argument("endpoint", help="path of its socket, or its http:// address")
+    for command in (serve, health):
+        command.add_argument(
+            "--token-file", type=Path, help="holds the token that HTTP clients must send"
+        )
     for command in (serve, run, image):
         command.add_argument(
             "--config", default="{}", help="SandboxConfig as JSON, default %(default)s"
         )
+    serve.add_argument(
+        "--http", metavar="HOST:PORT", help="serve HTTP there as well; port 0 is any free one"
+    )
     serve.add_argument("--dir", type=Path, help="runtime directory; a temporary one by default")
     gateway = commands.add_parser("gateway", help="internal: the process that Sandbox.start runs")
     for name in ("isolation", "dir", "owner", "config"):
         gateway.add_argument(name)
     arguments = parser.parse_args()
     if arguments.command == "health":
-        print(json.dumps(asyncio.run(_health(arguments.endpoint)), indent=2))
-        return 0
-    config = SandboxConfig.model_validate_json(arguments.config)
+        return _health_of(arguments.endpoint, arguments.token_file)
     try:
+        config = _config(arguments)
         if arguments.command == "serve":
             return _serve(config, arguments.dir)
         if arguments.command == "run":
@@ -56,25 +66,55 @@ def main() -> int:
         if arguments.command == "image":
             build.ensure_image(connect(), config.image)
             return 0
+    except ValidationError as error:
+        print(f"sandbox: {complaint(error)}", file=sys.stderr)
+        return 2
     except (UserError, InfrastructureError) as error:
         print(f"sandbox: {error}", file=sys.stderr)
         return 1
     return _gateway(config, arguments.isolation, Path(arguments.dir), int(arguments.owner))
 
 
-async def _health(endpoint: str) -> dict[str, object]:
-    client = SandboxClient(endpoint)
+def _config(arguments: argparse.Namespace) -> SandboxConfig:
+    try:
+        fields = json.loads(arguments.config)
+    except ValueError as error:
+        raise UserError(f"--config: expected SandboxConfig as JSON, {error}") from None
+    if getattr(arguments, "http", None) is not None:
+        fields["http"] = arguments.http
+    if getattr(arguments, "token_file", None) is not None:
+        fields["http_token_file"] = str(arguments.token_file.absolute())
+    return SandboxConfig.model_validate(fields)
+
+
+async def _health(endpoint: str, token: str | None) -> dict[str, object]:
+    client = SandboxClient(Endpoint(endpoint, token))
     try:
         return await client.health()
     finally:
         await client.close()
 
 
+def _health_of(endpoint: str, token_file: Path | None) -> int:
+    token = None if token_file is None else token_file.read_text().strip()
+    try:
+        health = asyncio.run(_health(endpoint, token))
+    except OSError as error:
+        print(f"sandbox: nobody answers at {endpoint}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(health, indent=2))
+    return 0 if health["ready"] else 1
+
+
 def _serve(config: SandboxConfig, directory: Path | None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.suppress(KeyboardInterrupt), Sandbox.start(config, directory) as sandbox:
-        print(
-            json.dumps({"endpoint": sandbox.endpoint, "isolation": sandbox.isolation}), flush=True
+        _report(
+            endpoint=sandbox.endpoint,
+            http=sandbox.http_url,
+            isolation=sandbox.isolation,
+            workers=len(config.slots_of_workers),
+            slots=config.all_slots,
         )
         while True:
             signal.pause()
@@ -107,14 +147,16 @@ def _gateway(config: SandboxConfig, isolation: str, directory: Path, owner: int)
     try:
         gateway = Gateway(config, _box(config, isolation, place), place, directory / SOCKET, owner)
         asyncio.run(
-            gateway.serve(
-                lambda: print(json.dumps({"endpoint": str(directory / SOCKET)}), flush=True)
-            )
+            gateway.serve(lambda http: _report(endpoint=str(directory / SOCKET), http=http))
         )
     except BoxError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+        _report(error=str(error))
         return 1
     return 0
+
+
+def _report(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
 
 
 def _box(config: SandboxConfig, isolation: str, place: Place) -> Box:

@@ -41,6 +41,8 @@ class Sandbox:
     ) -> None:
         self.endpoint = str(runtime_dir / SOCKET)
         """Where SandboxClient connects: the path of a unix socket."""
+        self.http_url: str | None = None
+        """Where HTTP clients connect, if `config.http` is set; it outlives the gateway process too."""
         self.isolation: str = isolation
         """The level that calls really run at (docker, ns-root, userns, none)."""
         self._config = config
@@ -123,6 +125,9 @@ class Sandbox:
         if "error" in report:
             process.wait()
             raise BoxError(report["error"])
+        if report["http"] is not None:
+            self.http_url = f"http://{report['http']}"
+            self._config = self._config.model_copy(update={"http": report["http"]})
         return process
 
     def _keep(self) -> None:
