@@ -67,6 +67,15 @@ class PipelineConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _demo_writes_scripts(self) -> PipelineConfig:
+        if self.curate.source == "demo" and self.template.tool_mode != "script":
+            raise ValueError(
+                "template.tool_mode is 'cell', but curate.source is 'demo', whose conversations call scripts; "
+                "valid: tool_mode 'script', or curate.source 'files' with conversations that call cells"
+            )
+        return self
+
     @property
     def runs_path(self) -> Path:
         return Path(self.runs_dir).resolve()

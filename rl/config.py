@@ -11,13 +11,19 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from sandbox.config import Section, operational
+from sandbox.tool import TOOL_NAMES, ToolMode
 
 
 class TemplateConfig(Section):
     """How a conversation is written; see `rl/template.py`."""
 
+    tool_mode: ToolMode = Field(
+        "script", description="script = a program and its input; cell = a notebook's next cell"
+    )
     tool_name: str = Field(
-        "execute_python_code_with_standard_io", pattern=r"^\w+$", description="name of the Python tool"
+        default_factory=lambda settings: TOOL_NAMES[settings["tool_mode"]],
+        pattern=r"^\w+$",
+        description="name of the Python tool; unset = the usual one of its mode",
     )
     generation_prefix: str = Field("", description="text put before each turn of the model")
 

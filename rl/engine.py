@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rl.template import Template
 from rl.trajectory import Problem, Rollout
 from sandbox.client import SandboxClient
 from sandbox.config import Limits
+from sandbox.outcome import Outcome
 
 CPU_KV_MEMORY_MB = 1024
 
@@ -98,10 +100,14 @@ class Engine:
                 self.template,
                 config,
                 lambda ids, limit: self._sample(ids, limit, sampling),
-                lambda code, stdin: self.sandbox.run(code, stdin, self.spec.limits),
+                self._run_code,
             )
         finally:
             self.running -= 1
+
+    async def _run_code(self, code: str, stdin: str, history: Sequence[str]) -> Outcome:
+        mode = self.spec.template.tool_mode
+        return await self.sandbox.run(code, stdin, self.spec.limits, mode=mode, history=history)
 
     async def load_weights(self, path: Path, version: int) -> None:
         """Take the weights in `path` (safetensors); the prefix cache of the old ones is dropped."""

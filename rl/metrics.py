@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rl.roc import Rejection, Selection, p_err, p_format
-from rl.trajectory import Rollout, StopReason
+from rl.trajectory import PARSE_ERROR, Rollout, StopReason
+from sandbox.outcome import Status
 
 
 def stop_reasons(rollouts: Sequence[Rollout]) -> dict[str, int]:
@@ -39,11 +40,40 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "response_tokens": float(np.mean([len(r.response_ids) for r in usable])),
         "response_tokens_max": float(max(len(r.response_ids) for r in usable)),
         "turns": float(np.mean([r.turns for r in usable])),
-        "tool_seconds": float(sum(call.seconds for r in usable for call in r.calls)),
-    }
+    } | tool_metrics(usable)
     for reason, count in stop_reasons(rollouts).items():
         metrics[f"stop/{reason}"] = count / len(rollouts)
     return metrics
+
+
+def tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """What the tools cost: seconds of the calls that the sandbox served, and how calls ended.
+
+    `tool/wait_share` is the share of the rollouts' own time that they waited for tools. Calls that run
+    beside each other count in full in the sums and once in the share.
+    """
+    calls = [call for rollout in rollouts for call in rollout.calls]
+    served = [call for call in calls if call.status != PARSE_ERROR]
+    metrics = {"tool/calls": float(len(served))}
+    metrics |= _spread("tool/seconds", [call.seconds for call in served])
+    metrics |= _spread("tool/queue_seconds", [call.queue_s for call in served])
+    metrics |= _spread("tool/cpu_seconds", [call.cpu_s for call in served])
+    wall_s = sum(rollout.wall_s for rollout in rollouts)
+    waited_s = sum(rollout.tool_wait_s for rollout in rollouts)
+    metrics["tool/wait_share"] = waited_s / wall_s if wall_s else 0.0
+    metrics["tool/retries"] = float(sum(call.attempt - 1 for call in served))
+    statuses = Counter(call.status for call in calls)
+    own = [str(status) for status in Status if not status.infrastructure]
+    return metrics | {f"tool/status/{name}": float(statuses[name]) for name in (*own, PARSE_ERROR)}
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    found = np.array(values or [0.0])
+    return {
+        f"{name}_sum": float(found.sum()),
+        f"{name}_mean": float(found.mean()),
+        f"{name}_p99": float(np.percentile(found, 99)),
+    }
 
 
 def group_metrics(

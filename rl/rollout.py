@@ -2,7 +2,8 @@
 
 Token in, token out: the ids that the engine sampled are the ids that are trained. History is never
 rendered again; a tool result is appended as template tokens, and each turn asserts that the engine
-continued exactly the ids that it was given.
+continued exactly the ids that it was given. Scripts of one turn run at once; cells run in order, each after
+all cells before it that left a state, failed ones too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 
 from rl.config import RolloutConfig
 from rl.template import BadCall, Call, Template
-from rl.trajectory import Problem, Rollout, StopReason, ToolCall
-from sandbox.outcome import Outcome
-from sandbox.tool import parse_error_text, result_text
+from rl.trajectory import PARSE_ERROR, Problem, Rollout, StopReason, ToolCall
+from sandbox.outcome import Outcome, Status
+from sandbox.tool import ToolMode, leaves_state, parse_error_text, result_text
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Generation:
 
 
 Generate = Callable[[list[int], int], Awaitable[Generation]]  # (ids, max new tokens)
-RunCode = Callable[[str, str], Awaitable[Outcome]]  # (code, stdin)
+RunCode = Callable[[str, str, Sequence[str]], Awaitable[Outcome]]  # (code, stdin, earlier cells)
 
 
 class ToolFault(Exception):
@@ -48,12 +49,14 @@ async def roll_out(
             f"problem {problem.id} has a prompt of {len(rollout.prompt_ids)} tokens, rollout.prompt_tokens is "
             f"{config.prompt_tokens}: longer ones must be dropped before"
         )
+    began = time.monotonic()
     try:
         async with asyncio.timeout(config.deadline_s):
             rollout.stop = await _converse(rollout, template, config, generate, run_code)
     except (ToolFault, TimeoutError) as fault:
         rollout.stop = StopReason.ERROR
         rollout.error = str(fault) or f"no end within {config.deadline_s:g} s"
+    rollout.wall_s = time.monotonic() - began
     rollout.check()
     return rollout
 
@@ -62,6 +65,7 @@ async def _converse(
     rollout: Rollout, template: Template, config: RolloutConfig, generate: Generate, run_code: RunCode
 ) -> StopReason:
     ids = list(rollout.prompt_ids)
+    cells: list[str] = []
     for turn_number in range(1, config.turns + 1):
         generation = await generate(ids, config.response_tokens - len(rollout.response_ids))
         if generation.prompt_ids != ids:
@@ -80,7 +84,9 @@ async def _converse(
             return StopReason.ANSWERED if turn.answered else StopReason.NO_CALL
         if turn_number == config.turns:
             return StopReason.TURN_LIMIT
-        calls = await _call_tools(turn.calls, run_code)
+        began = time.monotonic()
+        calls = await _call_tools(turn.calls, template.config.tool_mode, cells, run_code)
+        rollout.tool_wait_s += time.monotonic() - began
         rollout.calls.extend(call for call, _ in calls)
         rollout.isolation = next((name for _, name in calls if name), rollout.isolation)
         suffix = template.tool_suffix_ids([call.result for call, _ in calls], config.tool_response_tokens)
@@ -99,20 +105,37 @@ def _append(rollout: Rollout, ids: list[int], new: list[int], logprobs: list[flo
 
 
 async def _call_tools(
-    calls: Sequence[Call | BadCall], run_code: RunCode
+    calls: Sequence[Call | BadCall], mode: ToolMode, cells: list[str], run_code: RunCode
 ) -> list[tuple[ToolCall, str]]:
-    """All calls of a turn at once; each with the isolation that served it ("" for a parse error)."""
+    """The calls of a turn; each with the isolation that served it ("" for a parse error). `cells` grows."""
+    if mode == "script":
+        return list(await asyncio.gather(*(_call_tool(call, (), run_code) for call in calls)))
+    made = []
+    for call in calls:
+        made.append(await _call_tool(call, tuple(cells), run_code))
+        if isinstance(call, Call) and leaves_state(Status(made[-1][0].status)):
+            cells.append(call.arguments["code"])
+    return made
 
-    async def one(call: Call | BadCall) -> tuple[ToolCall, str]:
-        if isinstance(call, BadCall):
-            return ToolCall("parse_error", True, result=parse_error_text(call.reason)), ""
-        code = call.arguments["code"]
-        began = time.monotonic()
-        outcome = await run_code(code, call.arguments["input"])
-        if outcome.status.infrastructure:
-            raise ToolFault(f"sandbox: {outcome.status} after {outcome.attempt} attempts: {outcome.stderr}")
-        seconds = time.monotonic() - began
-        result = ToolCall(str(outcome.status), outcome.status.failed, seconds, code, result_text(outcome))
-        return result, outcome.isolation
 
-    return list(await asyncio.gather(*map(one, calls)))
+async def _call_tool(
+    call: Call | BadCall, history: Sequence[str], run_code: RunCode
+) -> tuple[ToolCall, str]:
+    if isinstance(call, BadCall):
+        return ToolCall(PARSE_ERROR, True, result=parse_error_text(call.reason)), ""
+    code = call.arguments["code"]
+    began = time.monotonic()
+    outcome = await run_code(code, call.arguments.get("input", ""), history)
+    if outcome.status.infrastructure:
+        raise ToolFault(f"sandbox: {outcome.status} after {outcome.attempt} attempts: {outcome.stderr}")
+    made = ToolCall(
+        status=str(outcome.status),
+        failed=outcome.status.failed,
+        seconds=time.monotonic() - began,
+        code=code,
+        result=result_text(outcome),
+        queue_s=outcome.queue_s,
+        cpu_s=outcome.cpu_s,
+        attempt=outcome.attempt,
+    )
+    return made, outcome.isolation

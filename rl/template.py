@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl.config import TemplateConfig
-from sandbox.tool import tool_schema
+from sandbox.tool import ToolMode, tool_schema
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 # Tags that the tiny tokenizer gives an id of their own.
@@ -126,7 +126,7 @@ def chat_template(config: TemplateConfig) -> str:
         "$SYSTEM": _SYSTEM,
         "$TOOLS_OPEN": _TOOLS_OPEN,
         "$TOOLS_CLOSE": _TOOLS_CLOSE,
-        "$TOOL": json.dumps(tool_schema(config.tool_name)),
+        "$TOOL": _signature(config),
         "$PREFIX": config.generation_prefix,
     }
     # Longest name first: $TOOL is the start of $TOOLS_OPEN.
@@ -134,9 +134,13 @@ def chat_template(config: TemplateConfig) -> str:
     return names.sub(lambda m: json.dumps(values[m[0]]), _TEMPLATE).strip()
 
 
+def _signature(config: TemplateConfig) -> str:
+    return json.dumps(tool_schema(config.tool_name, config.tool_mode))
+
+
 def system_text(config: TemplateConfig) -> str:
     """The system turn's content, the same in every conversation."""
-    return _SYSTEM + _TOOLS_OPEN + json.dumps(tool_schema(config.tool_name)) + _TOOLS_CLOSE
+    return _SYSTEM + _TOOLS_OPEN + _signature(config) + _TOOLS_CLOSE
 
 
 def user_text(problem: str) -> str:
@@ -188,7 +192,7 @@ class Template:
 
     def parse_turn(self, text: str) -> Turn:
         """Read one turn of the model, as `decode` gives it."""
-        return parse_turn(text, self.config.tool_name)
+        return parse_turn(text, self.config.tool_name, self.config.tool_mode)
 
     def decode(self, ids: list[int]) -> str:
         """The text of `ids`, special tokens kept and spaces as they are."""
@@ -230,9 +234,9 @@ class Template:
         return ids[0]
 
 
-def parse_turn(text: str, tool_name: str) -> Turn:
+def parse_turn(text: str, tool_name: str, tool_mode: ToolMode = "script") -> Turn:
     """What a turn asks for. An answer counts only when nothing is called."""
-    calls = [_parse_call(body, tool_name) for body in _call_bodies(text)]
+    calls = [_parse_call(body, tool_name, tool_mode) for body in _call_bodies(text)]
     closed = re.search(r"<answer>.*?</answer>", text, re.DOTALL) is not None
     return Turn(calls=calls, answered=closed and not calls)
 
@@ -246,7 +250,7 @@ def _call_bodies(text: str) -> list[str | None]:
     return bodies
 
 
-def _parse_call(body: str | None, tool_name: str) -> Call | BadCall:
+def _parse_call(body: str | None, tool_name: str, tool_mode: ToolMode) -> Call | BadCall:
     if body is None:
         return BadCall("<tool_call> is not closed by </tool_call>")
     try:
@@ -262,7 +266,7 @@ def _parse_call(body: str | None, tool_name: str) -> Call | BadCall:
         return BadCall(f"unknown tool {json.dumps(name)[:80]}; the tool is {tool_name}")
     if not isinstance(arguments, dict):
         return BadCall(f"arguments must be an object, not {type(arguments).__name__}")
-    fault = _schema_fault(arguments, tool_schema(tool_name)["function"]["parameters"])
+    fault = _schema_fault(arguments, tool_schema(tool_name, tool_mode)["function"]["parameters"])
     return BadCall(fault) if fault else Call(name, arguments)
 
 

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+PARSE_ERROR = "parse_error"  # status of a call that could not be understood
+
 
 class StopReason(StrEnum):
     """Why a rollout ended. Each has exactly one."""
@@ -34,13 +36,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call that the model made. `status` is a sandbox status or `parse_error`."""
+    """One call that the model made. `status` is a sandbox status or PARSE_ERROR."""
 
     status: str
     failed: bool
-    seconds: float = 0.0
+    seconds: float = 0.0  # from call to result, queue and retries included
     code: str = ""
     result: str = ""
+    queue_s: float = 0.0
+    cpu_s: float = 0.0
+    attempt: int = 1  # more than 1: the sandbox failed before, and the call was repeated
 
 
 @dataclass
@@ -58,6 +63,8 @@ class Rollout:
     error: str = ""
     weight_version: int = 0
     reward: float = 0.0
+    wall_s: float = 0.0  # of the whole conversation
+    tool_wait_s: float = 0.0  # of it, waiting for tools
     isolation: str = ""  # as the sandbox's responses report it; "" when no call was made
 
     @property

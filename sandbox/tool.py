@@ -5,30 +5,49 @@ The same text everywhere: in rollouts, in chat, and in front of other people's e
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from sandbox.outcome import Outcome, Status
 
-TOOL_NAME = "execute_python_code_with_standard_io"
+ToolMode = Literal["script", "cell"]
+TOOL_NAMES: dict[ToolMode, str] = {
+    "script": "execute_python_code_with_standard_io",
+    "cell": "jupyter_code",
+}
+_DESCRIPTIONS: dict[ToolMode, str] = {
+    "script": "Run Python code with the given standard input and return what it printed.",
+    "cell": "Run Python code as the next cell of a notebook and return what it printed and the value of its "
+    "last expression. What earlier cells defined is there, except those that a limit or a signal ended.",
+}
+_PARAMETERS: dict[ToolMode, dict[str, str]] = {
+    "script": {"code": "the program", "input": "its standard input"},
+    "cell": {"code": "the cell"},
+}
 
 
-def tool_schema(name: str = TOOL_NAME) -> dict[str, Any]:
+def tool_schema(name: str | None = None, mode: ToolMode = "script") -> dict[str, Any]:
     """The function in OpenAI's format; `name` is a setting because published models know other names."""
+    parameters = _PARAMETERS[mode]
     return {
         "type": "function",
         "function": {
-            "name": name,
-            "description": "Run Python code with the given standard input and return what it printed.",
+            "name": name or TOOL_NAMES[mode],
+            "description": _DESCRIPTIONS[mode],
             "parameters": {
                 "type": "object",
                 "properties": {
-                    "code": {"type": "string", "description": "the program"},
-                    "input": {"type": "string", "description": "its standard input"},
+                    key: {"type": "string", "description": text} for key, text in parameters.items()
                 },
-                "required": ["code", "input"],
+                "required": list(parameters),
             },
         },
     }
+
+
+def leaves_state(status: Status) -> bool:
+    """Whether a cell that ended so is run again before later ones. One that a limit or a signal ended would
+    only meet it again, in the place of the cell that is to be run."""
+    return status in (Status.OK, Status.ERROR)
 
 
 def result_text(outcome: Outcome) -> str:

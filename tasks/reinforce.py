@@ -75,6 +75,7 @@ def _trainer(
             reward=round(shown.get("reward", float("nan")), 3),
             tool_errors=round(shown.get("tool_error_rate", float("nan")), 3),
             tokens=round(shown.get("response_tokens", float("nan")), 1),
+            tool_s=round(shown.get("tool/seconds_mean", float("nan")), 3),
         )
         if shown["skipped_update"]:
             ctx.log(f"step {report.step}: every group was rejected, no update")

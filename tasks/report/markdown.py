@@ -18,7 +18,13 @@ def markdown(record: Record, picture: str) -> str:
         f"![Reward, tool errors, length and unfinished rollouts over the RL stages]({picture})",
         *(
             table(one(record))
-            for one in (tables.results, tables.benchmarks, tables.recipe, tables.machinery)
+            for one in (
+                tables.results,
+                tables.tool_time,
+                tables.benchmarks,
+                tables.recipe,
+                tables.machinery,
+            )
         ),
         "## Sample rollouts",
         *(_transcript(transcript) for transcript in pick(record.transcripts)),

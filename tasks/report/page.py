@@ -30,6 +30,7 @@ def page(record: Record, curves: Sequence[str]) -> str:
         '<p class="note">Thin lines are single steps, thick ones the mean of the last five. Stages follow each '
         "other on one axis.</p>",
         '<div class="curves">' + "".join(f"<figure>{svg}</figure>" for svg in curves) + "</div>",
+        _table("tools", tables.tool_time(record)),
         _table("benchmarks", tables.benchmarks(record)),
         _table("recipe", tables.recipe(record)),
         '<h2 id="rollouts">Sample rollouts</h2>',
@@ -52,7 +53,7 @@ def page(record: Record, curves: Sequence[str]) -> str:
 
 
 def _navigation() -> str:
-    places = ("results", "curves", "benchmarks", "recipe", "rollouts", "machinery")
+    places = ("results", "curves", "tools", "benchmarks", "recipe", "rollouts", "machinery")
     return "<nav>" + "".join(f'<a href="#{place}">{place}</a>' for place in places) + "</nav>"
 
 

@@ -56,6 +56,43 @@ def _result_row(stage: StageRecord) -> list[str]:
     ]
 
 
+def tool_time(record: Record) -> Table:
+    """What the tools cost the rollouts of each RL stage."""
+    return Table(
+        "Tool time",
+        [
+            "stage",
+            "calls a step",
+            "seconds a call",
+            "99th percentile",
+            "of it queued",
+            "CPU",
+            "waited for tools",
+            "repeated calls",
+        ],
+        [_tool_row(record.stages[name]) for name in RL],
+        "Means over the stage's steps, of calls that the sandbox served; seconds from call to result. Waited for "
+        "tools is a share of the rollouts' own time. A call is repeated when the sandbox, not the program, failed.",
+    )
+
+
+def _tool_row(stage: StageRecord) -> list[str]:
+    def mean(key: str, show: Any) -> str:
+        values = stage.values(f"tool/{key}")
+        return show(sum(values) / len(values)) if values else NONE
+
+    return [
+        stage.name,
+        mean("calls", whole),
+        mean("seconds_mean", thousandths),
+        mean("seconds_p99", thousandths),
+        mean("queue_seconds_mean", thousandths),
+        mean("cpu_seconds_mean", thousandths),
+        mean("wait_share", percent),
+        mean("retries", number),
+    ]
+
+
 def benchmarks(record: Record) -> Table:
     """What stage evaluate found."""
     stage = record.stages["evaluate"]
@@ -205,6 +242,10 @@ def percent(value: float) -> str:
 
 def whole(value: float) -> str:
     return f"{value:,.0f}"
+
+
+def thousandths(value: float) -> str:
+    return f"{value:.3f}"
 
 
 def number(value: float) -> str:

@@ -42,6 +42,7 @@ def test_later_layers_win_and_rl_all_goes_to_every_stage() -> None:
         (["engine.dtype=int8"], ["engine.dtype", "'float32', 'bfloat16' or 'float16'", "got 'int8'"]),
         (["rl.all.roc.kept=99"], ["rl.all.roc", "kept (99) is more than rollouts"]),
         (["rl.rl1.optimizer.state=carry"], ["'carry'", "valid: 'fresh' or 'reset'"]),
+        (["template.tool_mode=cell"], ["curate.source is 'demo'", "valid: tool_mode 'script'"]),
         (["rl.all=3"], ["rl.all", "expected a map", "got 3"]),
         (["seed"], ["--set seed", "KEY=VALUE"]),
     ],

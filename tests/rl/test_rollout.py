@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,8 +12,10 @@ from rl.config import RolloutConfig, TemplateConfig
 from rl.rollout import Generation, roll_out
 from rl.template import Template
 from rl.trajectory import Problem, StopReason
+from sandbox.client import SandboxClient
 from sandbox.outcome import Outcome, Status
 from tasks.tiny import build_tokenizer
+from tests.sandbox.support import sandbox_at
 
 PROBLEM = Problem("p", "What is 1 + 1?", "2")
 ANSWER = "<reason>sum</reason><answer>\\boxed{2}</answer>"
@@ -38,7 +41,8 @@ async def run(template, written, outcome=None, **settings):
         new = [*template.tokenizer.encode(next(script), add_special_tokens=False), template.stop_id]
         return Generation(list(ids), new[:limit], [-0.5] * len(new[:limit]), len(new) <= limit, 3)
 
-    async def run_code(code: str, stdin: str) -> Outcome:
+    async def run_code(code: str, stdin: str, history: Sequence[str]) -> Outcome:
+        assert history == ()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome or Outcome(Status.OK, 0, stdout="2\n", isolation="docker")
@@ -167,7 +171,7 @@ async def test_new_weights_within_a_rollout_are_an_error(template):
         new = [*template.tokenizer.encode(call(), add_special_tokens=False), template.stop_id]
         return Generation(list(ids), new, [-0.1] * len(new), True, next(versions))
 
-    async def run_code(code: str, stdin: str) -> Outcome:
+    async def run_code(code: str, stdin: str, history: Sequence[str]) -> Outcome:
         return Outcome(Status.OK, 0)
 
     with pytest.raises(AssertionError, match="weights changed"):
@@ -177,3 +181,85 @@ async def test_new_weights_within_a_rollout_are_an_error(template):
 async def test_a_prompt_over_the_budget_is_refused(template):
     with pytest.raises(ValueError, match="prompt_tokens"):
         await run(template, [ANSWER], prompt_tokens=8)
+
+
+def cell(*codes: str) -> str:
+    calls = ({"name": "jupyter_code", "arguments": {"code": code}} for code in codes)
+    return "".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls)
+
+
+@pytest.fixture(scope="module")
+def cells() -> Template:
+    config = TemplateConfig(tool_mode="cell")
+    return Template(build_tokenizer([ANSWER, cell("x = 1")] * 20, 700, config), config)
+
+
+async def run_cells(cells: Template, written: list[str], ended: dict[str, Status]):
+    """What the sandbox was asked, (cell, those before it) each, and the rollout; `ended`: not ok."""
+    script = iter(written)
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    async def generate(ids: list[int], limit: int) -> Generation:
+        new = [*cells.tokenizer.encode(next(script), add_special_tokens=False), cells.stop_id]
+        return Generation(list(ids), new, [-0.5] * len(new), True, 0)
+
+    async def run_code(code: str, stdin: str, history: Sequence[str]) -> Outcome:
+        asked.append((code, tuple(history)))
+        await asyncio.sleep(0)
+        assert stdin == ""
+        return Outcome(ended.get(code, Status.OK), isolation="docker")
+
+    config = RolloutConfig(response_tokens=2000, turns=9)
+    return asked, await roll_out(PROBLEM, cells, config, generate, run_code)
+
+
+async def test_a_cell_runs_after_all_before_it(cells):
+    written = [cell("a"), cell("b", "c"), "<tool_call>{}</tool_call>" + cell("d"), ANSWER]
+    asked, rollout = await run_cells(cells, written, {"b": Status.ERROR})
+    assert asked == [("a", ()), ("b", ("a",)), ("c", ("a", "b")), ("d", ("a", "b", "c"))]
+    assert [call.status for call in rollout.calls] == ["ok", "error", "ok", "parse_error", "ok"]
+    assert rollout.failed_calls == 2 and rollout.stop is StopReason.ANSWERED
+
+
+@pytest.mark.parametrize(
+    "status", [s for s in Status if s not in (Status.OK, Status.ERROR) and not s.infrastructure]
+)
+async def test_a_cell_that_was_ended_is_not_run_again(cells, status):
+    asked, rollout = await run_cells(cells, [cell("a"), cell("b"), cell("c"), ANSWER], {"b": status})
+    assert asked == [("a", ()), ("b", ("a",)), ("c", ("a",))]
+    assert [call.failed for call in rollout.calls] == [False, True, False]
+
+
+async def test_what_a_call_cost_is_kept(template):
+    outcome = Outcome(Status.OK, 0, queue_s=0.25, cpu_s=0.125, attempt=3, isolation="docker")
+    rollout = await run(template, [call(), "<tool_call>{}</tool_call>", ANSWER], outcome)
+    served, unread = rollout.calls
+    assert (served.queue_s, served.cpu_s, served.attempt) == (0.25, 0.125, 3)
+    assert (unread.seconds, unread.queue_s, unread.cpu_s, unread.attempt) == (0, 0, 0, 1)
+    assert 0 < served.seconds <= rollout.tool_wait_s < rollout.wall_s
+
+
+@pytest.mark.parametrize("level", [pytest.param("docker", marks=pytest.mark.docker), "ns-root"])
+async def test_cells_in_the_sandbox_keep_their_state(cells, level):
+    script = iter([cell("x = 20", "x / 0"), cell("x += 1\nx * 2"), ANSWER])
+
+    async def generate(ids: list[int], limit: int) -> Generation:
+        new = [*cells.tokenizer.encode(next(script), add_special_tokens=False), cells.stop_id]
+        return Generation(list(ids), new, [-0.5] * len(new), True, 0)
+
+    with sandbox_at(level) as sandbox:
+        client = SandboxClient(sandbox.endpoint)
+
+        async def run_code(code: str, stdin: str, history: Sequence[str]) -> Outcome:
+            return await client.run(code, stdin, mode="cell", history=history)
+
+        config = RolloutConfig(response_tokens=2000, turns=9)
+        rollout = await roll_out(PROBLEM, cells, config, generate, run_code)
+        await client.close()
+    assert [call.status for call in rollout.calls] == ["ok", "error", "ok"]
+    assert rollout.isolation == level
+    assert "  Cell 2, line 1, in <module>\n    x / 0\n" in rollout.calls[1].result
+    assert rollout.calls[2].result.startswith(
+        "Tool call success\nstdout: 42\nstderr: replay: cell 2: ZeroDivisionError: division by zero\n"
+    )
+    assert all(call.cpu_s > 0 for call in rollout.calls)

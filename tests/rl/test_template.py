@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from transformers import AutoTokenizer
 
 from rl.config import TemplateConfig
@@ -17,6 +18,7 @@ from tasks.tiny import build_tokenizer
 QWEN = Path(__file__).parents[3] / "shared/models/qwen3-tokenizer"
 TOOL = TemplateConfig().tool_name
 GOOD_CALL = json.dumps({"name": TOOL, "arguments": {"code": "print(1)", "input": ""}})
+CELL_CALL = json.dumps({"name": "jupyter_code", "arguments": {"code": "1 + 1"}})
 
 
 @cache
@@ -27,6 +29,13 @@ def tiny(prefix: str = "") -> Template:
         user_text("Find the sum of 12 and 30."),
         GOOD_CALL,
     ]
+    return Template(build_tokenizer(texts * 3, 600, config), config)
+
+
+@cache
+def tiny_cells() -> Template:
+    config = TemplateConfig(tool_mode="cell")
+    texts = ["I run a cell.", user_text("Find the sum of 12 and 30."), CELL_CALL]
     return Template(build_tokenizer(texts * 3, 600, config), config)
 
 
@@ -90,6 +99,49 @@ def test_ids_built_by_turns_are_the_templates(
     problem: str, turns: list[tuple[str, list[str]]], last: str
 ) -> None:
     assert_same_ids(tiny(), problem, turns, last)
+
+
+@given(problem=text, turns=conversations, last=model_text)
+@settings(max_examples=40, deadline=None)
+def test_ids_built_by_turns_are_the_templates_with_cells(
+    problem: str, turns: list[tuple[str, list[str]]], last: str
+) -> None:
+    assert_same_ids(tiny_cells(), problem, turns, last)
+
+
+def test_the_tool_follows_its_mode() -> None:
+    assert TemplateConfig().tool_name == TOOL
+    assert TemplateConfig(tool_mode="cell").tool_name == "jupyter_code"
+    assert TemplateConfig(tool_mode="cell", tool_name="python").tool_name == "python"
+    with pytest.raises(ValidationError, match="tool_mode"):
+        TemplateConfig.model_validate({"tool_mode": "jupyter"})
+    prompt = tiny_cells().decode(tiny_cells().prompt_ids("Hi"))
+    assert '"name": "jupyter_code"' in prompt
+    assert '"required": ["code"]' in prompt
+    assert "standard input" not in prompt
+
+
+def test_a_call_is_read_by_its_mode() -> None:
+    template = tiny_cells()
+    (call,) = template.parse_turn(f"<tool_call>{CELL_CALL}</tool_call>").calls
+    assert call == Call("jupyter_code", {"code": "1 + 1"})
+    with_input = CELL_CALL.replace('"code"', '"input": "", "code"')
+    (bad,) = template.parse_turn(f"<tool_call>{with_input}</tool_call>").calls
+    assert bad == BadCall('unknown argument "input"')
+    (bad,) = template.parse_turn(f"<tool_call>{GOOD_CALL}</tool_call>").calls
+    assert isinstance(bad, BadCall)
+    assert "the tool is jupyter_code" in bad.reason
+
+
+def test_a_structured_call_of_a_cell_is_read_back() -> None:
+    call = {"type": "function", "function": {"name": "jupyter_code", "arguments": {"code": "1 + 1"}}}
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "<reason>.</reason>", "tool_calls": [call]},
+    ]
+    rendered = tiny_cells().tokenizer.apply_chat_template(messages, tokenize=False)
+    turn = tiny_cells().parse_turn(rendered.rpartition("assistant\n")[2])
+    assert turn.calls == [Call("jupyter_code", {"code": "1 + 1"})]
 
 
 @given(problem=text, turns=conversations, last=model_text)

@@ -37,6 +37,9 @@ def rl_rows(steps: int, start: float) -> Rows:
                 "response_tokens": 80.0 + step,
                 "stop/length": 0.05,
                 "groups/kept": 0.75,
+                "tool/calls": 120.0,
+                "tool/seconds_mean": 0.0125,
+                "tool/wait_share": 0.0315,
             },
         }
         for step in range(1, steps + 1)
@@ -142,6 +145,7 @@ def test_the_page_says_what_the_stages_recorded(report: Stage) -> None:
     assert row(reader, "sft")[1:3] == ["40.0 ± 3.0 %", NONE]  # a figure that sft has not is no zero
     assert row(reader, "problems in the pool")[1:] == ["1,500", "1,500", "812"]
     assert row(reader, "optimizer state")[1:] == ["fresh", "carry", "reset"]
+    assert ["rl2", "120", "0.013", NONE, NONE, NONE, "3.1 %", NONE] in reader.rows
     assert row(reader, "held_out")[1:3] == ["3 (1 too long)", "33.3 ± 33.3 %"]
     assert row(reader, "held_out")[-1] == "answered 1, length 1"
 
