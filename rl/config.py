@@ -122,7 +122,15 @@ class LearnerConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     micro_batch_tokens: int = operational(16_384, ge=16, description="tokens of one forward pass at most")
     logprob_chunk: int = operational(1024, ge=16, description="tokens whose logits exist at once")
-    activation_checkpointing: bool = operational(True)
+    packing: Literal["auto", "packed", "padded"] = operational(
+        "auto",
+        description="packed = sequences end to end in a row; padded = rows of about equal length; auto = packed "
+        "where all of the model's layers are full attention",
+    )
+    attention: Literal[
+        "auto", "varlen", "flash_attention_2", "flash_attention_3", "flex_attention", "sdpa"
+    ] = operational("auto", description="auto = varlen (torch's own kernels) where packed, else sdpa")
+    activation_checkpointing: bool = operational(True, description="compute each layer twice, keep less memory")
     threads: int = operational(1, ge=1, description="CPU threads a rank computes with")
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 
+from rl.batch import Sample
 from rl.cluster import actor_options
 from rl.config import ClusterConfig, LearnerConfig, LossConfig, OptimizerConfig
-from rl.learner import Learner, Sample
-from rl.packing import plan
+from rl.learner import Facts, Learner
+from rl.packing import Plan, plan
 
 
 class LearnerGroup:
@@ -39,19 +42,40 @@ class LearnerGroup:
         """Place the ranks (Ray must be up) and let them meet."""
         self.ranks = [self._spawn(rank) for rank in range(self.config.ranks)]
         address, port = await self.ranks[0].rendezvous_address.remote()
-        await self._all("setup", address, port)
+        self.facts: Facts = (await self._all("setup", address, port))[0]
 
     async def update(self, batches: Sequence[Sequence[Sample]]) -> dict[str, float]:
         """One optimizer update a batch, on all ranks together; returns global means."""
+        if not batches or not all(batches):
+            raise ValueError("an update needs samples; a step that kept none skips it")
+        began = time.monotonic()
         shares: list[list[Any]] = [[] for _ in self.ranks]
+        plans = []
         for batch in batches:
             lengths = [len(sample.ids) for sample in batch]
-            for rank, micros in enumerate(plan(lengths, len(self.ranks), self.config.micro_batch_tokens)):
-                shares[rank].append([[batch[i] for i in micro] for micro in micros])
+            plans.append(self._plan(lengths))
+            for share, micros in zip(shares, plans[-1].micro_batches, strict=True):
+                share.append([[batch[i] for i in micro] for micro in micros])
         stats = await asyncio.gather(
             *(rank.update.remote(share) for rank, share in zip(self.ranks, shares, strict=True))
         )
-        return dict(stats[0])
+        tokens = sum(len(sample.ids) for batch in batches for sample in batch)
+        return dict(stats[0]) | {
+            "learner/tokens_per_s": tokens / (time.monotonic() - began),
+            "learner/padding_share": float(np.mean([plan.padding_share for plan in plans])),
+            "learner/idle_share": float(np.mean([plan.idle_share for plan in plans])),
+            "learner/micro_batches": float(sum(len(plan.micro_batches[0]) for plan in plans)),
+        }
+
+    def _plan(self, lengths: list[int]) -> Plan:
+        shape = self.facts.shape
+        return plan(
+            lengths,
+            len(self.ranks),
+            self.config.micro_batch_tokens,
+            self.facts.packed,
+            shape.training_flops,
+        )
 
     async def logprobs(self, ids: list[int]) -> list[float]:
         return list((await self._all("logprobs", ids))[0])
@@ -74,4 +98,6 @@ class LearnerGroup:
             ray.kill(rank)
 
     async def _all(self, method: str, *args: Any) -> list[Any]:
-        return list(await asyncio.gather(*(getattr(rank, method).remote(*args) for rank in self.ranks)))
+        return list(
+            await asyncio.gather(*(getattr(rank, method).remote(*args) for rank in self.ranks))
+        )

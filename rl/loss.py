@@ -11,32 +11,16 @@ that micro-batches and ranks only ever add.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from rl.batch import TokenBatch
 from rl.config import LossConfig
-
-
-@dataclass
-class TokenBatch:
-    """Right-padded sequences. All tensors are [B, T]; position t describes token t of the sequence."""
-
-    ids: Tensor  # int64
-    attention: Tensor  # 1 on real tokens
-    mask: Tensor  # 1 on tokens that the model sampled and that are learned
-    advantages: Tensor
-    weights: Tensor  # the token's share in the mean; 0 where mask is 0
-    engine_logprobs: Tensor
-
-    def to(self, device: torch.device) -> TokenBatch:
-        return TokenBatch(**{k: v.to(device) for k, v in vars(self).items()})
 
 
 def policy_loss(
     logprobs: Tensor, old_logprobs: Tensor, batch: TokenBatch, config: LossConfig
-) -> tuple[Tensor, dict[str, float]]:
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss (a scalar) and *sums* over learned tokens for the log; all inputs are [B, T].
 
     `mismatch_kl` is the k3 estimate of KL(engine || learner) in nats, from the engine's own samples.
@@ -60,7 +44,7 @@ def policy_loss(
             "mismatch_kl": (engine_log_ratio.exp() - 1 - engine_log_ratio).sum(),
             "importance_capped": (engine_log_ratio.exp() > config.importance_cap).sum(),
         }
-    return loss, {name: float(value) for name, value in sums.items()}
+    return loss, sums
 
 
 def token_weights(lengths: list[int], groups: list[int], aggregation: str) -> list[float]:

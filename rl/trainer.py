@@ -16,9 +16,9 @@ from typing import TypeVar
 import numpy as np
 
 from rl import roc, weights
+from rl.batch import Sample
 from rl.checkpoint import Checkpoints, TrainerState
 from rl.config import RLConfig, SamplingConfig
-from rl.learner import Sample
 from rl.learners import LearnerGroup
 from rl.loss import token_weights
 from rl.metrics import group_metrics

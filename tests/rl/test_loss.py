@@ -5,8 +5,10 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from rl.attention import register
+from rl.batch import Sample, collate
 from rl.config import LossConfig
-from rl.learner import LogProbs, Sample, collate
+from rl.logprobs import LogProbs
 from rl.loss import policy_loss, token_weights
 
 VOCABULARY = 64
@@ -19,6 +21,7 @@ def model() -> Qwen3ForCausalLM:
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True,
     )  # fmt: skip
+    register()
     return Qwen3ForCausalLM(config)
 
 
@@ -31,7 +34,12 @@ def samples() -> list[Sample]:
         mask = np.ones(response, dtype=np.int8)
         mask[2:4] = 0
         n = prompt + response
-        rows.append((rng.integers(0, VOCABULARY, n), np.concatenate([np.zeros(prompt, dtype=np.int8), mask])))
+        rows.append(
+            (
+                rng.integers(0, VOCABULARY, n),
+                np.concatenate([np.zeros(prompt, dtype=np.int8), mask]),
+            )
+        )
     weight = token_weights([int(mask.sum()) for _, mask in rows], [0, 0, 1, 1], "batch")
     return [
         Sample(ids, mask, (-3.5 + 0.3 * rng.normal(size=len(ids))).astype(np.float32), advantage, w)
@@ -43,9 +51,12 @@ def gradients(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def our_loss(model, samples, old_shift: float, config: LossConfig) -> torch.Tensor:
-    batch = collate(samples)
-    logprobs, _ = LogProbs(model, 7)(batch.ids, batch.attention)
+def our_loss(
+    model, samples, old_shift: float, config: LossConfig, packed: bool = False
+) -> torch.Tensor:
+    batch = collate(samples, packed)
+    model.set_attn_implementation("varlen" if packed else "sdpa")
+    logprobs, _ = LogProbs(model, 7)(batch)
     loss, _ = policy_loss(logprobs, logprobs.detach() + old_shift * batch.mask, batch, config)
     return loss
 
@@ -73,10 +84,13 @@ def test_loss_and_gradients_equal_trl(model, samples, old_shift, tmp_path):
         train_dataset=Dataset.from_dict({"prompt": ["2 3"] * 4}),
         processing_class=tokenizer,
     )  # fmt: skip
-    batch = collate(samples)
+    batch = collate(samples, packed=False)
+    attention = torch.tensor(
+        [[t < len(s.ids) for t in range(batch.longest)] for s in samples]
+    ).long()
     model.train()
     with torch.no_grad():
-        logprobs = LogProbs(model, 1000)(batch.ids, batch.attention)[0]
+        logprobs = LogProbs(model, 1000)(batch)[0]
     old = logprobs + old_shift * batch.mask
     ratio = ((old - batch.engine_logprobs) * batch.mask).exp().clamp(max=config.importance_cap)
     trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
@@ -85,9 +99,9 @@ def test_loss_and_gradients_equal_trl(model, samples, old_shift, tmp_path):
         model,
         {
             "prompt_ids": batch.ids[:, :1],
-            "prompt_mask": batch.attention[:, :1],
+            "prompt_mask": attention[:, :1],
             "completion_ids": batch.ids[:, 1:],
-            "completion_mask": batch.attention[:, 1:],
+            "completion_mask": attention[:, 1:],
             "tool_mask": batch.mask[:, 1:],
             "advantages": torch.tensor([s.advantage for s in samples]),
             "old_per_token_logps": old[:, 1:],
@@ -97,41 +111,50 @@ def test_loss_and_gradients_equal_trl(model, samples, old_shift, tmp_path):
     theirs.backward()
     their_gradients = gradients(model)
     model.zero_grad()
-    ours = our_loss(model, samples, old_shift, config)
-    ours.backward()
-    assert ours.item() == pytest.approx(theirs.item(), abs=1e-5)
-    torch.testing.assert_close(gradients(model), their_gradients, atol=1e-5, rtol=0)
     assert their_gradients.abs().max() > 1e-3
+    for packed in (False, True):
+        ours = our_loss(model, samples, old_shift, config, packed)
+        ours.backward()
+        assert ours.item() == pytest.approx(theirs.item(), abs=1e-5)
+        torch.testing.assert_close(gradients(model), their_gradients, atol=1e-5, rtol=0)
+        model.zero_grad()
 
 
-def test_micro_batches_add_up_to_the_whole_batch(model, samples):
+@pytest.mark.parametrize("packed", [False, True])
+def test_micro_batches_add_up_to_the_whole_batch(model, samples, packed):
     config = LossConfig()
     our_loss(model, samples, 0.0, config).backward()
     whole = gradients(model)
     model.zero_grad()
     for part in (samples[:1], [], samples[1:]):
-        our_loss(model, part, 0.0, config).backward()
-    torch.testing.assert_close(gradients(model), whole, atol=1e-6, rtol=1e-4)
-
-
-def test_log_probabilities_do_not_depend_on_chunks_or_padding(model, samples):
-    batch = collate(samples)
-    logits = model(batch.ids, attention_mask=batch.attention, use_cache=False).logits.log_softmax(-1)
-    full = logits[:, :-1].gather(-1, batch.ids[:, 1:, None])[..., 0]
-    real = batch.attention[:, 1:].bool()
-    for chunk in (1, 5, 1000):
-        chunked = LogProbs(model, chunk)(batch.ids, batch.attention)[0][:, 1:]
-        torch.testing.assert_close(chunked[real], full[real], atol=1e-5, rtol=0)
-    alone = collate(samples[-1:])
-    single = LogProbs(model, 1000)(alone.ids, alone.attention)[0][0]
-    together = LogProbs(model, 5)(batch.ids, batch.attention)[0][-1, : len(single)]
-    torch.testing.assert_close(single, together, atol=1e-5, rtol=0)
+        our_loss(model, part, 0.0, config, packed).backward()
+    torch.testing.assert_close(gradients(model), whole, atol=1e-6, rtol=0)
 
 
 def test_tool_tokens_and_prompt_give_no_gradient(model, samples):
-    muted = [Sample(s.ids, np.zeros_like(s.mask), s.engine_logprobs, s.advantage, s.weight) for s in samples]
+    muted = [
+        Sample(s.ids, np.zeros_like(s.mask), s.engine_logprobs, s.advantage, s.weight)
+        for s in samples
+    ]
     our_loss(model, muted, 0.0, LossConfig()).backward()
     assert gradients(model).abs().max() == 0
+
+
+def test_one_token_by_hand():
+    """Ratio 1.5 is clipped at 1.28 for a positive advantage; the engine gave the old token probability 0.1,
+    the learner 0.3: a correction of 3, cut to 2."""
+    sample = Sample(
+        np.array([3, 4]), np.array([0, 1]), np.log([1, 0.1]), advantage=0.7, weight=0.25
+    )
+    old = torch.tensor([[0.0, np.log(0.3)]])
+    new = torch.tensor([[0.0, np.log(0.3 * 1.5)]])
+    batch = collate([sample], packed=False)
+    loss, sums = policy_loss(new, old, batch, LossConfig(importance_cap=2.0))
+    assert loss.item() == pytest.approx(-1.28 * 0.7 * 2 * 0.25)
+    assert sums["mismatch_kl"].item() == pytest.approx(3 - 1 - np.log(3), rel=1e-5)
+    assert [int(sums[name]) for name in ("tokens", "clipped", "importance_capped")] == [1, 1, 1]
+    uncapped, _ = policy_loss(new, old, batch, LossConfig(importance_cap=5.0))
+    assert uncapped.item() == pytest.approx(-1.28 * 0.7 * 3 * 0.25)
 
 
 def test_importance_ratio_is_capped_and_carries_no_gradient(model, samples):
