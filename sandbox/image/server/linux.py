@@ -16,9 +16,9 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
 
-def prctl(option: int, argument: int) -> None:
+def prctl(option: int, argument: int, second: int = 0) -> None:
     """prctl(2); raises OSError."""
-    if _LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+    if _LIBC.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(second), 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}, {argument}): {os.strerror(number)}")
 
