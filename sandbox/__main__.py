@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sandbox import build
+from sandbox.bare import BareBox
 from sandbox.box import Box, BoxError, Place
 from sandbox.client import SandboxClient
 from sandbox.config import SandboxConfig
@@ -20,7 +21,7 @@ from sandbox.container import DockerBox, connect
 from sandbox.errors import InfrastructureError, UserError
 from sandbox.gateway import Gateway
 from sandbox.links import Endpoint
-from sandbox.namespace import BareBox, NamespaceBox
+from sandbox.namespace import NamespaceBox
 from sandbox.request import complaint
 from sandbox.service import SOCKET, Sandbox
 
@@ -162,8 +163,8 @@ def _report(**fields: object) -> None:
 def _box(config: SandboxConfig, isolation: str, place: Place) -> Box:
     if isolation == "docker":
         return DockerBox(config, place)
-    if isolation == "none":
-        return BareBox(config, place)
+    if isolation in ("landlock", "none"):
+        return BareBox(config, place, isolation)
     return NamespaceBox(config, place, isolation)
 
 

@@ -85,13 +85,19 @@ def choose_uid_base(config: SandboxConfig, few_uids: bool) -> int:
 
 
 def server_settings(
-    config: SandboxConfig, uid_base: int | None, box_dir: str, box_root: str
+    config: SandboxConfig,
+    uid_base: int | None,
+    box_dir: str,
+    box_root: str,
+    readable: list[str] | None = None,
+    required: bool = True,
 ) -> dict[str, Any]:
-    """The first argument of image/server/pid1.py."""
+    """The first argument of image/server/pid1.py. `readable` and `required` are those of image/server/walls.py."""
     return {
         "sockets": f"{box_dir}/{SOCKET}",
         "log": f"{box_dir}/{LOG}",
         "box_root": box_root,
         "slots": config.slots_of_workers,
         "uid_base": uid_base,
+        "walls": {"shared_uid": uid_base is None, "readable": readable, "required": required},
     }

@@ -13,12 +13,12 @@ import contextlib
 import json
 import os
 import secrets
-from pathlib import Path
 
 import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 
+from sandbox import owner
 from sandbox.box import (
     INNER_BOX,
     INNER_CODE,
@@ -66,7 +66,7 @@ class DockerBox:
                 image,
                 ["python3", *SERVER, json.dumps(settings)],
                 name=f"rstar2-sandbox-{secrets.token_hex(6)}",
-                labels={LABEL: _owner_label(os.getpid())},
+                labels={LABEL: owner.label(os.getpid())},
                 working_dir=INNER_CODE,
                 detach=True,
                 auto_remove=True,
@@ -136,7 +136,7 @@ def remove_strays(client: docker.DockerClient) -> int:
     strays = [
         c
         for c in client.containers.list(all=True, filters={"label": LABEL})
-        if _owner_dead(c.labels[LABEL])
+        if owner.dead(c.labels[LABEL])
     ]
     for container in strays:
         remove(container)
@@ -149,30 +149,6 @@ def _scratch(config: SandboxConfig, uid_base: int, index: int) -> tuple[str, str
         f"size={limits.scratch_mb}m,nr_inodes={limits.scratch_inodes},mode=0700,uid={uid},gid={uid}"
     )
     return f"{INNER_BOX}/{index}", f"rw,nosuid,nodev,{options}"
-
-
-def _owner_label(pid: int) -> str:
-    """Names a process for good: its machine's boot, its pid namespace, its pid and its start time."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    namespace = Path("/proc/self/ns/pid").readlink()
-    return f"{boot} {namespace} {pid} {_start_time(pid)}"
-
-
-def _start_time(pid: int) -> str:
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    return stat.rpartition(")")[2].split()[19]
-
-
-def _owner_dead(label: str) -> bool:
-    """Only owners that this process could see alive are judged; a lease deals with all others."""
-    own_boot, own_namespace, _, _ = _owner_label(os.getpid()).split()
-    boot, namespace, pid, started = label.split()
-    if (boot, namespace) != (own_boot, own_namespace):
-        return False
-    try:
-        return _start_time(int(pid)) != started
-    except OSError:
-        return True
 
 
 def _few_uids(client: docker.DockerClient) -> bool:

@@ -1,7 +1,7 @@
-"""Boxes without Docker: the same server in namespaces of its own (`ns-root`, `userns`), or bare (`none`).
+"""Boxes in namespaces of this machine: the same server behind `unshare`, with a private root.
 
-Against the container they lack a bound on total memory and processes and a seccomp profile; uids, network,
-files, capabilities and the limits of one process are held the same way. `none` holds nothing but rlimits.
+Uids, network, files, capabilities and the limits of one process are held as in the container. What all calls use
+together is bounded where root can make a cgroup, and nowhere else.
 """
 
 from __future__ import annotations
@@ -68,42 +68,14 @@ class NamespaceBox:
             "sandbox.jail",
             json.dumps(dataclasses.asdict(spec)),
         ]
-        self._process = _spawn(command, self._place, cwd=Path(__file__).parents[1])
+        self._process = spawn(command, self._place, cwd=Path(__file__).parents[1])
 
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
         process, self._process = self._process, None
-        _end(process)
-
-
-class BareBox:
-    """Level `none`: the server as an ordinary process. Only by explicit consent."""
-
-    isolation = "none"
-
-    def __init__(self, config: SandboxConfig, place: Place) -> None:
-        self._config = config
-        self._place = place
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._place.prepare()
-        boxes = self._place.directory / "box"
-        shutil.rmtree(boxes, ignore_errors=True)
-        for index in range(self._config.all_slots):
-            (boxes / str(index)).mkdir(parents=True, mode=0o700)
-        settings = server_settings(self._config, None, str(self._place.directory), str(boxes))
-        command = [sys.executable, *SERVER, json.dumps(settings)]
-        self._process = _spawn(command, self._place, cwd=CODE_DIR.parent)
-
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def stop(self) -> None:
-        process, self._process = self._process, None
-        _end(process)
+        end(process)
 
 
 def interpreter_dirs() -> list[str]:
@@ -150,7 +122,7 @@ def _scratch(config: SandboxConfig, uid_base: int, index: int) -> list[Any]:
     return [options, f"{INNER_BOX}/{index}"]
 
 
-def _spawn(command: list[str], place: Place, cwd: Path) -> subprocess.Popen[bytes]:
+def spawn(command: list[str], place: Place, cwd: Path) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
     try:
         with open(place.log, "wb") as log:
@@ -167,7 +139,7 @@ def _spawn(command: list[str], place: Place, cwd: Path) -> subprocess.Popen[byte
         raise BoxError(f"could not start {command[0]}: {error}") from error
 
 
-def _end(process: subprocess.Popen[bytes] | None) -> None:
+def end(process: subprocess.Popen[bytes] | None) -> None:
     """SIGTERM to `unshare` would leave its child to the kill signal it asked for; SIGKILL does just that."""
     if process is None:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import get_args
 
 from sandbox import build
@@ -12,6 +13,7 @@ from sandbox.box import BoxError
 from sandbox.config import Isolation, SandboxConfig
 from sandbox.container import connect
 from sandbox.errors import UserError
+from sandbox.image.server import landlock, seccomp
 from sandbox.namespace import namespaces_work
 
 PROBE_TIMEOUT_S = 10.0
@@ -52,9 +54,20 @@ def _obstacle(level: str, config: SandboxConfig) -> str | None:
         "docker": lambda: _docker_obstacle(config),
         "ns-root": lambda: namespaces_work(level) if os.geteuid() == 0 else "needs root",
         "userns": lambda: namespaces_work(level),
-        "landlock": lambda: "this level is not implemented",
+        "landlock": _landlock_obstacle,
     }
     return checks[level]()
+
+
+def _landlock_obstacle() -> str | None:
+    version, needed = landlock.abi(), landlock.NEEDED_ABI
+    if version < needed:
+        return f"this kernel has Landlock ABI {version} (0: none), {needed} is needed (Linux 6.12)"
+    if os.uname().machine not in seccomp.AUDIT_ARCH:
+        return f"there is no seccomp filter for {os.uname().machine}"
+    if not Path("/proc/thread-self/children").exists():
+        return "this kernel has no /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN)"
+    return None
 
 
 def _docker_obstacle(config: SandboxConfig) -> str | None:

@@ -231,6 +231,7 @@ def test_nothing_at_all_is_refused_unless_allowed(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("sandbox.image.server.landlock.abi", lambda: 0)
     with pytest.raises(UserError, match="allow_unsafe"):
         resolve(SandboxConfig())
     assert resolve(SandboxConfig(allow_unsafe=True)) == "none"
@@ -240,6 +241,7 @@ def test_nothing_at_all_is_refused_unless_allowed(
 async def test_unprotected_level_still_limits_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setattr("sandbox.probe.namespaces_work", lambda level: "not in this test")
+    monkeypatch.setattr("sandbox.image.server.landlock.abi", lambda: 0)
     with Sandbox.start(SandboxConfig(allow_unsafe=True, slots=2)) as sandbox:
         client = SandboxClient(sandbox.endpoint)
         right, slow = await asyncio.gather(

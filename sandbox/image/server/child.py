@@ -14,60 +14,67 @@ import signal
 from typing import Any
 
 from . import linux, program
+from .walls import Walls
 
 MEMORY_SIGNAL = (
     63  # how a child says "uncaught MemoryError": no exit code is taken from the program
 )
 MIB = 1 << 20
-MAX_FILE = 64 * MIB
-MAX_OPEN_FILES = 256
 
 
-def run(request: dict[str, Any], fds: list[int], base_memory: int) -> None:
-    """Become the program. Does not return."""
-    kill, pid, sigkill = os.kill, os.getpid(), signal.SIGKILL
+def run(request: dict[str, Any], fds: list[int], base_memory: int, walls: Walls) -> None:
+    """Become the program. Does not return, whatever the program has replaced meanwhile."""
+    kill, getpid, sigkill = os.kill, os.getpid, signal.SIGKILL
     try:
-        _become(request, fds, base_memory)
+        _become(request, fds, base_memory, walls)
     finally:
-        kill(pid, sigkill)
+        # Not the pid of before: a child that the program forked may be the one that comes by here.
+        kill(getpid(), sigkill)
 
 
-def _become(request: dict[str, Any], fds: list[int], base_memory: int) -> None:
+def _become(request: dict[str, Any], fds: list[int], base_memory: int, walls: Walls) -> None:
     leave = os._exit
-    linux.die_with_parent()
     os.setsid()
     with open(fds[0], "rb", closefd=False) as file:
         code = file.read()
     for target, source in enumerate(fds[1:]):
         os.dup2(source, target)
     signal.set_wakeup_fd(-1)
-    os.closerange(3, 1 << 20)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _limit(request["limits"], base_memory)
+    _limit(request["limits"], base_memory, walls.shared_uid)
     _drop_rights(request["uid"])
+    linux.die_with_parent()  # a change of uid would clear it
     box = request["box"]
     os.chdir(box)
     os.environ["HOME"] = os.environ["TMPDIR"] = box
+    walls.close_behind(box)
+    os.closerange(3, 1 << 20)
     try:
         leave(program.run(code, box, request["mode"]))
     except MemoryError:
+        signal.signal(MEMORY_SIGNAL, signal.SIG_DFL)
         os.kill(os.getpid(), MEMORY_SIGNAL)
 
 
-def _limit(limits: dict[str, Any], base_memory: int) -> None:
+def _limit(limits: dict[str, Any], base_memory: int, shared_uid: bool) -> None:
     cpu_s = math.ceil(limits["cpu_s"])
     memory = base_memory + limits["memory_mb"] * MIB
+    # The kernel counts tasks by uid. Where the uid has others than the call's, nobody knows how many, but no more
+    # than the machine has.
+    tasks = limits["tasks"] + (_tasks_of_machine() if shared_uid else 0)
     for which, soft, hard in (
         (resource.RLIMIT_AS, memory, memory),
         (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
-        (resource.RLIMIT_NPROC, limits["tasks"], limits["tasks"]),
-        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES, MAX_OPEN_FILES),
-        (resource.RLIMIT_FSIZE, MAX_FILE, MAX_FILE),
-        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NPROC, tasks, tasks),
     ):
         resource.setrlimit(which, (soft, hard))
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # when memory runs out, calls go before the service
+
+
+def _tasks_of_machine() -> int:
+    with open("/proc/loadavg") as file:
+        return int(file.read().split()[3].partition("/")[2])
 
 
 def _drop_rights(uid: int | None) -> None:
@@ -76,6 +83,5 @@ def _drop_rights(uid: int | None) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    linux.die_with_parent()  # a change of uid has cleared it
     if os.getresuid() != (uid, uid, uid):
         raise PermissionError("the uid was not dropped")

@@ -5,7 +5,7 @@ every `run` that arrives is answered exactly once; a slot is free only when no p
 and its scratch is empty; nothing that a program writes is parsed.
 
 Settings (JSON, first argument): socket, box_root, slots (first, last + 1), uid_base (null: calls keep the
-service's uid), reaper (a uid of its own: two dispatchers that shared one would kill each other).
+service's uid), reaper (a uid of its own: two dispatchers that shared one would kill each other), walls (see walls.py).
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Dispatcher:
         self.timers: list[tuple[float, int, Callable[[], None]]] = []
         self.timer_numbers = itertools.count()
         self.peers: dict[int, Peer] = {}
+        self.walls = settings["walls"]
         self.tiers = {name: Tier(name, self) for name in TIERS}
         self.listener = self._listen(settings["socket"])
 

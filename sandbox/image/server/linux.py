@@ -5,15 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from typing import Any
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _FFLUSH = _LIBC.fflush
+_SYSCALL = _LIBC.syscall
+_SYSCALL.restype = ctypes.c_long
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
+CAPABILITY_VERSION_3 = 0x20080522
 
 
 def prctl(option: int, argument: int, second: int = 0) -> None:
@@ -26,6 +30,25 @@ def prctl(option: int, argument: int, second: int = 0) -> None:
 def flush_c_streams() -> None:
     """Write out what C code has buffered, as an interpreter does at its end."""
     _FFLUSH(None)
+
+
+def syscall(number: int, *arguments: Any) -> int:
+    """A system call that libc has no function for; raises OSError."""
+    wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result: int = _SYSCALL(ctypes.c_long(number), *wide)
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"system call {number}: {os.strerror(error)}")
+    return result
+
+
+def drop_capabilities() -> None:
+    """Give up every capability of this process."""
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    none = (ctypes.c_uint32 * 6)()
+    if _LIBC.capset(header, none) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"capset: {os.strerror(number)}")
 
 
 def die_with_parent() -> None:

@@ -6,7 +6,7 @@ the owner did or failed to do can leave a sandbox behind. A dispatcher that ends
 SILENT_S, is started again alone, with growing pauses; one that never works ends the sandbox.
 
 Settings (JSON, first argument): log, sockets (a pattern), box_root, uid_base (null: calls keep the service's
-uid), slots (of each dispatcher).
+uid), slots (of each dispatcher), walls (see walls.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from . import linux
+from . import linux, strays
 
 LEASE_S = 8.0
 SILENT_S = 8.0
@@ -82,6 +82,13 @@ def say(text: str) -> None:
 
 def end(reason: str, code: int = 1) -> NoReturn:
     say(f"{reason}: the sandbox ends")
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End, and everything with it: the kernel sees to that where this is the first process of a pid namespace."""
+    if os.getpid() != 1:
+        strays.end()
     os._exit(code)
 
 
@@ -109,6 +116,7 @@ def keepers_of(settings: dict[str, Any]) -> list[Keeper]:
             "box_root": settings["box_root"],
             "slots": [first, first + count],
             "uid_base": base,
+            "walls": settings["walls"],
             "reaper": None if base is None else base + sum(counts) + index,
         }
         keepers.append(Keeper(f"dispatcher {index}", own))
@@ -123,7 +131,7 @@ def main() -> None:
     os.dup2(log, 2)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: leave(0))
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -145,6 +153,8 @@ def main() -> None:
         for keeper in keepers:
             if keeper.pid in ended:
                 keeper.ended(ended[keeper.pid])
+        if settings["walls"]["shared_uid"]:  # what calls of a zygote that died have left
+            strays.end(keep={keeper.pid for keeper in keepers if keeper.pid is not None})
     end(f"no heartbeat of the owner for {LEASE_S:g} s", code=0)
 
 

@@ -213,7 +213,8 @@ def program(machine: str, shared_uid: bool) -> bytes:
     """The filter for `machine` (as os.uname() names it), assembled."""
     if machine not in AUDIT_ARCH:
         raise OSError(
-            errno.ENOSYS, f"no seccomp filter for {machine}; there is one for {', '.join(AUDIT_ARCH)}"
+            errno.ENOSYS,
+            f"no seccomp filter for {machine}; there is one for {', '.join(AUDIT_ARCH)}",
         )
     column = list(AUDIT_ARCH).index(machine)
     denied = DENIED | (DENIED_TO_SHARED_UID if shared_uid else {})

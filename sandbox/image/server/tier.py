@@ -39,8 +39,9 @@ class Tier:
 
     def _spawn(self) -> None:
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-s", "-m", "server.zygote"]
         self._process = subprocess.Popen(
-            [sys.executable, "-s", "-m", "server.zygote", self.name, str(theirs.fileno())],
+            [*command, self.name, str(theirs.fileno()), json.dumps(self._dispatcher.walls)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=ENVIRONMENT,

@@ -15,9 +15,9 @@ import select
 import signal
 import socket
 import sys
-from contextlib import suppress
 
-from . import child, linux
+from . import child, linux, strays
+from .walls import Walls
 
 # What programs import most; the list costs each fork a little, so it holds no package for its own sake.
 STD = """
@@ -58,7 +58,7 @@ def address_space() -> int:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def serve(link: socket.socket, base_memory: int, wake_fd: int) -> None:
+def serve(link: socket.socket, base_memory: int, wake_fd: int, walls: Walls) -> None:
     """Fork on each request; report each child's end with its wait status and resource usage."""
     slots: dict[int, int] = {}
     while True:
@@ -77,16 +77,16 @@ def serve(link: socket.socket, base_memory: int, wake_fd: int) -> None:
                 link.send(json.dumps({"slot": slot, "failed": f"fork: {error}"}).encode())
                 pid = -1
             if pid == 0:
-                child.run(request, fds, base_memory)
+                child.run(request, fds, base_memory, walls)
             for fd in fds:
                 os.close(fd)
             if pid > 0:
                 slots[pid] = slot
                 link.send(json.dumps({"slot": slot, "pid": pid}).encode())
-        report_ended(link, slots)
+        report_ended(link, slots, walls)
 
 
-def report_ended(link: socket.socket, slots: dict[int, int]) -> None:
+def report_ended(link: socket.socket, slots: dict[int, int], walls: Walls) -> None:
     while slots:
         pid, status, usage = os.wait4(-1, os.WNOHANG)
         if pid == 0:
@@ -94,6 +94,8 @@ def report_ended(link: socket.socket, slots: dict[int, int]) -> None:
         slot = slots.pop(pid, None)
         if slot is None:
             continue
+        if walls.shared_uid:
+            strays.end(keep=slots)
         cpu_s = usage.ru_utime + usage.ru_stime
         report = {
             "slot": slot,
@@ -105,7 +107,7 @@ def report_ended(link: socket.socket, slots: dict[int, int]) -> None:
 
 
 def main() -> None:
-    tier, fd = sys.argv[1], int(sys.argv[2])
+    tier, fd, walls = sys.argv[1], int(sys.argv[2]), Walls.parse(sys.argv[3])
     linux.die_with_parent()
     link = socket.socket(fileno=fd)
     link.set_inheritable(False)
@@ -113,14 +115,13 @@ def main() -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    with suppress(OSError):
-        linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    walls.put_up()
     # Collect before freezing: a child's collection must not touch, and so copy, the pages of the zygote.
     gc.collect()
     gc.disable()
     gc.freeze()
     link.send(json.dumps({"ready": tier, "missing": missing}).encode())
-    serve(link, address_space(), wake_read)
+    serve(link, address_space(), wake_read, walls)
 
 
 if __name__ == "__main__":
