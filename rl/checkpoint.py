@@ -1,7 +1,9 @@
 """Checkpoints of an RL stage: complete or not there.
 
-A checkpoint is written into a temporary directory, synced, marked STABLE and renamed into place; a
-directory without the marker is skipped with a warning that names it. The newest few are kept.
+A checkpoint is written into a temporary directory, marked STABLE, synced and renamed into place. The marker
+lists the files with their sizes and checksums of blocks spread over each, so that one which is incomplete,
+truncated or overwritten is told without reading it all; it is skipped with a warning that names it and says
+why. The newest few are kept, and what is older goes, sound or not.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ import json
 import logging
 import os
 import shutil
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 STABLE = "STABLE"
+BLOCK_BYTES, BLOCKS = 64 << 10, 64  # of a file, checksummed; a file of up to 4 MiB is covered whole
 log = logging.getLogger(__name__)
 
 
@@ -38,33 +42,68 @@ class Checkpoints:
         """`write` puts everything else into the directory that it is given."""
         target = self.directory / f"step-{state.step:06d}"
         temporary = self.directory / f".writing-{state.step:06d}"
-        for leftover in (temporary, target):
+        for leftover in (target, *self.directory.glob(".writing-*")):
             shutil.rmtree(leftover, ignore_errors=True)
         temporary.mkdir()
         await write(temporary)
         (temporary / "trainer.json").write_text(json.dumps(asdict(state)))
-        (temporary / STABLE).touch()
-        for path in temporary.rglob("*"):
+        files = [path for path in temporary.rglob("*") if path.is_file()]
+        marks = {str(path.relative_to(temporary)): _mark(path) for path in files}
+        (temporary / STABLE).write_text(json.dumps(marks, indent=1))
+        for path in (temporary, *temporary.rglob("*")):
             _sync(path)
-        _sync(temporary)
         temporary.rename(target)
         _sync(self.directory)
-        for old in self._stable()[: -self.keep]:
-            shutil.rmtree(old)
+        self._prune()
         return target
 
     def latest(self) -> tuple[TrainerState, Path] | None:
-        """The newest complete checkpoint."""
-        for path in reversed(self._stable()):
-            return TrainerState(**json.loads((path / "trainer.json").read_text())), path
+        """The newest sound checkpoint."""
+        for path in sorted(self.directory.glob("step-*"), reverse=True):
+            fault = _fault(path)
+            if fault is None:
+                return TrainerState(**json.loads((path / "trainer.json").read_text())), path
+            log.warning("skipping the checkpoint %s: %s", path, fault)
         return None
 
-    def _stable(self) -> list[Path]:
+    def _prune(self) -> None:
         found = sorted(self.directory.glob("step-*"))
+        kept = [path for path in found if (path / STABLE).exists()][-self.keep :]
         for path in found:
-            if not (path / STABLE).exists():
-                log.warning("skipping the incomplete checkpoint %s", path)
-        return [path for path in found if (path / STABLE).exists()]
+            if path < kept[0]:
+                shutil.rmtree(path)
+
+
+def _mark(path: Path) -> list[int]:
+    """[bytes, checksum of blocks from its first to its last]."""
+    size = path.stat().st_size
+    stride = max(BLOCK_BYTES, (size - BLOCK_BYTES) // (BLOCKS - 1))
+    checksum = 0
+    with path.open("rb") as file:
+        for start in range(0, size, stride):
+            file.seek(start)
+            checksum = zlib.crc32(file.read(BLOCK_BYTES), checksum)
+    return [size, checksum]
+
+
+def _fault(directory: Path) -> str | None:
+    """What is wrong with a checkpoint, if something is."""
+    marker = directory / STABLE
+    if not marker.exists():
+        return f"it has no {STABLE} marker, so its writing never ended"
+    try:
+        marks: dict[str, list[int]] = json.loads(marker.read_text())
+    except ValueError as error:
+        return f"its {STABLE} marker is not readable ({error})"
+    for name, (size, checksum) in marks.items():
+        path = directory / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes, not {size}"
+        if _mark(path) != [size, checksum]:
+            return f"{name} has changed since it was written"
+    return None
 
 
 def _sync(path: Path) -> None:
