@@ -211,6 +211,9 @@ class Dispatcher:
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         for fd, capture in ((out_read, call.out), (err_read, call.err)):
             os.set_blocking(fd, False)
+            os.fchmod(
+                fd, 0o666
+            )  # the call may open it anew as /dev/stdout; nobody else has a path to it
             call.open_pipes.add(fd)
             self.watch(fd, lambda _, fd=fd, capture=capture: self._read(slot, call, fd, capture))  # type: ignore[misc]
         slot.pid = None

@@ -67,15 +67,16 @@ def _main_module(box: str) -> ModuleType:
     return module
 
 
-def _reseed(code: bytes) -> None:
-    """numpy's global generator would be the zygote's in every call (`random` reseeds itself at fork)."""
+def _reseed() -> None:
+    """numpy's global generator would be the zygote's in every call (`random` reseeds itself at fork). scipy and
+    pandas draw from it too, so no look at the code tells who needs it; four words take 8 us, no seed 100."""
     numpy = sys.modules.get("numpy")
-    if numpy is not None and b"random" in code:
-        numpy.random.seed()
+    if numpy is not None:
+        numpy.random.seed(numpy.frombuffer(os.urandom(16), "u4"))
 
 
 def _script(code: bytes, module: ModuleType) -> None:
-    _reseed(code)
+    _reseed()
     source = code.decode("utf-8")
     linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
     module.__dict__["__file__"] = FILE_NAME

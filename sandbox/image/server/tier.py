@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",  # each further one reserves address space, which RLIMIT_AS counts
 }
 
 
