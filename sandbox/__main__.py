@@ -1,4 +1,4 @@
-"""`python -m sandbox`: serve (own a sandbox in the foreground), run FILE, image, health."""
+"""`python -m sandbox`: serve (own a sandbox in the foreground), run FILE, image, health, selfcheck."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from sandbox.gateway import Gateway
 from sandbox.links import Endpoint
 from sandbox.namespace import NamespaceBox
 from sandbox.request import complaint
+from sandbox.selfcheck.command import add_arguments
+from sandbox.selfcheck.command import run as run_selfcheck
 from sandbox.service import SOCKET, Sandbox
 
 
@@ -44,7 +46,11 @@ def main() -> int:
         command.add_argument(
             "--token-file", type=Path, help="holds the token that HTTP clients must send"
         )
-    for command in (serve, run, image):
+    selfcheck = commands.add_parser(
+        "selfcheck", help="try to break a sandbox, and print which promises it holds"
+    )
+    add_arguments(selfcheck)
+    for command in (serve, run, image, selfcheck):
         command.add_argument(
             "--config", default="{}", help="SandboxConfig as JSON, default %(default)s"
         )
@@ -64,6 +70,8 @@ def main() -> int:
             return _serve(config, arguments.dir)
         if arguments.command == "run":
             return _run(config, arguments.file, arguments.endpoint)
+        if arguments.command == "selfcheck":
+            return run_selfcheck(config, arguments)
         if arguments.command == "image":
             build.ensure_image(connect(), config.image)
             return 0
