@@ -88,5 +88,9 @@ def test_killed_in_a_step_it_resumes_and_the_reward_rises(rl1):
     assert ran_on["engine"] == "vllm.v1.engine.async_llm.AsyncLLM"
     assert ran_on["isolation"] and ran_on["sandbox_calls"] > 0
     assert ran_on["weight_version"] == rows[-1]["weight_version"] > STEPS // 2
+    for row in rows:
+        assert 0 < row["tool/status/ok"] <= row["tool/calls"]
+        assert 0 < row["tool/cpu_seconds_sum"] < row["tool/seconds_sum"]
+        assert 0 < row["tool/wait_share"] < 1
     for name in ("model/model.safetensors", "learner/STABLE"):
         assert name in manifest.outputs
