@@ -98,6 +98,23 @@ class LossConfig(Section):
     mismatch_limit: float = Field(0.1, gt=0, description="engine/learner KL (nats a token) at which training stops")
 
 
+class SchedulerConfig(Section):
+    """Which rollout starts when, and where; see `rl/scheduler.py`."""
+
+    overbook: float = operational(
+        1.2, gt=0, description="expected final KV of an engine's rollouts at most, as a share of its KV cache"
+    )
+    saturation: int = operational(
+        32, ge=0, description="sequences at once that decode needs to be efficient; caches that hold few overbook more"
+    )
+    off_below: float = operational(
+        0.9, ge=0, description="predicted peak, as a share of the KV cache, below which all rollouts start at once"
+    )
+    prior: float = operational(
+        0.5, gt=0, le=1, description="mean length expected in the first step, as a share of the longest possible"
+    )
+
+
 class EngineConfig(Section):
     """vLLM engines."""
 
@@ -113,6 +130,7 @@ class EngineConfig(Section):
     enforce_eager: bool = operational(False, description="no CUDA graphs, no compilation")
     threads: int = operational(1, ge=1, description="CPU threads an engine computes with")
     start_timeout_s: float = operational(900.0, gt=0)
+    scheduler: SchedulerConfig = SchedulerConfig()
 
 
 class LearnerConfig(Section):

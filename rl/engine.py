@@ -83,12 +83,18 @@ class Engine:
         import vllm
 
         await self._sample([self.template.stop_id], 1, SamplingConfig())
+        cache = self.llm.vllm_config.cache_config
         return {
             "engine": f"{type(self.llm).__module__}.{type(self.llm).__qualname__}",
             "vllm_version": vllm.__version__,
             "device": self.spec.device,
+            "kv_tokens": cache.num_gpu_blocks * cache.block_size,
             "pids": [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))],
         }
+
+    async def prompt_tokens(self, texts: list[str]) -> list[int]:
+        """Length of the prompt of each problem text."""
+        return [len(self.template.prompt_ids(text)) for text in texts]
 
     async def roll_out(
         self, problem: Problem, config: RolloutConfig, sampling: SamplingConfig
