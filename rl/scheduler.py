@@ -11,14 +11,14 @@ rollouts more. Expected is prompt + mean response length of the last step (`leng
 where that is longer. KV that is free at the moment says nothing: at the start every context is short. A
 rollout that waits for a tool keeps its reservation. What the engine itself reports counts where it is more
 than the ledger; rollouts that it doesn't report as running (on their way, waiting, in a tool call) count as
-expected on top.
+expected on top. An engine in which requests wait for KV takes nothing.
 Overbooking is right because rollouts leave at different times. The room beyond is for caches that hold few
 rollouts: below `saturation` sequences a step takes about as long with fewer of them, so that lost concurrency
 costs more than computing a preempted context again.
 
-*Off.* When all open rollouts, started together, would peak below `off_below` of the KV (with room for
-`saturation` rollouts more, for the same reason), all are placed at once and only their number is balanced:
-there is nothing to gain, and waiting would cost.
+*Off.* When all open rollouts, started together, would peak below `off_below` of the KV, all are placed at
+once and only their number is balanced: there is nothing to gain, and waiting would cost. Where a cache holds
+few rollouts the gate pays only at higher peaks, by the factor 1 + (`saturation` / rollouts held)^2.
 
 *When the estimate is wrong.* Too low: an engine runs out of KV and preempts, that is, it computes some
 contexts again, as it would without a gate; actual contexts raise the ledger as they pass the estimate, so
@@ -67,6 +67,7 @@ class _Engine:
     expected_tokens: int = 0
     kv_used_tokens: int = 0
     running: int = 0
+    waiting: int = 0
 
     @property
     def reserved_tokens(self) -> float:
@@ -118,12 +119,13 @@ class Scheduler:
 
     @property
     def off_peak(self) -> float:
-        """The peak below which the gate is off."""
+        """The peak below which the gate is off; the square is a fit to simulated break-even points."""
         kv_tokens = sum(engine.kv_tokens for engine in self._living)
         if not self._open or not kv_tokens:
             return 0.0
-        spare = self.config.saturation * (self._mean_prompt + self.lengths.mean)
-        return self.config.off_below * (1 + spare * len(self._living) / kv_tokens)
+        final_tokens = self._mean_prompt + self.lengths.mean
+        held = kv_tokens / len(self._living) / final_tokens
+        return self.config.off_below * (1 + (self.config.saturation / held) ** 2)
 
     def submit(self, rollout: int, group: int, prompt_tokens: int) -> None:
         """Ask for a place. Submit a whole step before the first `ready()`: the gate is decided there."""
@@ -159,10 +161,10 @@ class Scheduler:
         self._open[rollout].context_tokens = context_tokens
         self._expect(self._open[rollout])
 
-    def observe(self, engine: int, kv_used_tokens: int, running: int) -> None:
-        """The engine's own reading: KV that its running sequences hold, and how many of them run."""
-        self._engines[engine].kv_used_tokens = kv_used_tokens
-        self._engines[engine].running = running
+    def observe(self, engine: int, kv_used_tokens: int, running: int, waiting: int) -> None:
+        """The engine's own reading: KV that running sequences hold, how many run, how many wait for KV."""
+        reading = self._engines[engine]
+        reading.kv_used_tokens, reading.running, reading.waiting = kv_used_tokens, running, waiting
 
     def finish(self, rollout: int, response_tokens: int | None = None) -> None:
         """Forget a rollout, placed or not. Without a length it says nothing about others (a fault)."""
@@ -218,6 +220,8 @@ class Scheduler:
     def _fits(self, engine: _Engine, need: int) -> bool:
         if not self.gated or not engine.rollouts:
             return True
+        if engine.waiting:
+            return False
         limit = self.config.overbook * engine.kv_tokens + SPARE * self.config.saturation * need
         return engine.reserved_tokens + need <= limit
 
@@ -249,4 +253,4 @@ class Scheduler:
         rollout.engine, rollout.expected_tokens = None, 0
         if not engine.rollouts:
             engine.groups.clear()
-            engine.kv_used_tokens = engine.running = 0
+            engine.kv_used_tokens = engine.running = engine.waiting = 0

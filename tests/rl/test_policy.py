@@ -50,19 +50,21 @@ async def collect(policy):
 
 
 async def test_rollouts_weights_and_a_dead_engine(cluster, model_dir):
-    """One engine start serves all of it, because a start is most of the time."""
+    """One start serves all of it, because a start is most of the time."""
     tools = Tools(SandboxConfig(slots=2))
     await tools.start()
     spec = EngineSpec(
         model_dir, ENGINE, TemplateConfig(), Limits(), BUDGET.context_tokens, "cpu", 0, tools.endpoints
     )
-    policy = Policy(spec, ENGINE, cluster)
+    policy = Policy(spec, ENGINE.model_copy(update={"count": 2}), cluster)
     learner = LearnerGroup(
         model_dir, LEARNER, OptimizerConfig(lr=1e-2, warmup_steps=0), LossConfig(mismatch_limit=9), cluster, 0
     )
     channel = weights.channel()
     try:
         facts, _ = await asyncio.gather(policy.start(), learner.start())
+        kv_bytes_per_token = 2 * 2 * 64 * 4  # keys and values, layers, width, float32
+        assert facts["kv_tokens"] == pytest.approx((64 << 20) / kv_bytes_per_token, rel=0.02)
         groups = await collect(policy)
         rollouts = [r for group in groups for r in group]
         assert [len(group) for group in groups] == [4] * 4
@@ -88,7 +90,7 @@ async def test_rollouts_weights_and_a_dead_engine(cluster, model_dir):
             assert np.abs(np.array(after) - before).max() > 0.05
             before = after
 
-        # vLLM's own process dies; the actor around it goes too, and the rollouts are served by a new engine
+        # vLLM's own process dies; the actor around it goes too, and its rollouts start again
         pending = asyncio.create_task(collect(policy))
         await asyncio.sleep(0.05)
         for pid in facts["pids"][1:]:

@@ -93,9 +93,10 @@ def test_every_rollout_ends_whatever_happens(kv_tokens, groups, overbook, off_be
             made.progress(rollout, contexts[rollout])
         elif event == "observe":
             engine = data.draw(st.integers(0, len(kv_tokens) - 1))
-            made.observe(
-                engine, data.draw(st.integers(0, kv_tokens[engine])), data.draw(st.integers(0, 9))
+            used, running, waiting = (
+                data.draw(st.integers(0, most)) for most in (kv_tokens[engine], 9, 2)
             )
+            made.observe(engine, used, running, waiting)
         elif event == "lose":
             engine = data.draw(st.sampled_from(range(len(kv_tokens))))
             was_there = {r for r, where in made.placed.items() if where == engine}
@@ -173,12 +174,13 @@ def test_what_the_engine_reports_counts_where_it_is_more():
     for rollout in range(4):
         made.submit(rollout, 0, 10)
     assert made.ready() == [(0, 0), (1, 0), (2, 0)]
-    made.observe(
-        0, kv_used_tokens=200, running=1
-    )  # the other two are on their way, or in a tool call
+    # the other two are on their way, or in a tool call
+    made.observe(0, kv_used_tokens=200, running=1, waiting=0)
     made.finish(2, 100)
     assert made.ready() == []  # 200 + 110 expected for the unseen one, + 110
-    made.observe(0, kv_used_tokens=200, running=2)
+    made.observe(0, kv_used_tokens=200, running=2, waiting=1)
+    assert made.ready() == []  # it was preempted: there is no room for more
+    made.observe(0, kv_used_tokens=200, running=2, waiting=0)
     assert made.ready() == [(3, 0)]
 
 
