@@ -23,3 +23,11 @@ async def client(sandbox: Sandbox) -> AsyncIterator[SandboxClient]:
     connected = SandboxClient(sandbox.endpoint)
     yield connected
     await connected.close()
+
+
+@pytest.fixture(scope="session")
+def web() -> Iterator[Sandbox]:
+    """One sandbox with HTTP, at the level that starts fastest, for tests of what stands before the box."""
+    limits = {"cpu_s": 1}
+    with sandbox_at("ns-root", workers=2, slots=4, http="127.0.0.1:0", limits=limits) as running:
+        yield running
