@@ -197,10 +197,13 @@ async def test_a_process_that_a_cell_forked_does_not_run_the_next(client: Sandbo
 
 
 async def test_a_replay_draws_the_same_random_numbers(client: SandboxClient) -> None:
-    first = "import random, numpy\nrandom.random(), float(numpy.random.rand())"
-    drawn = (await run(client, first)).stdout
-    for _ in range(3):
-        assert (await run(client, first, "_")).stdout == drawn
+    named = "import random, numpy\nrandom.random(), float(numpy.random.rand())"
+    unnamed = "from scipy.stats import norm\nfloat(norm.rvs())"
+    for first in (named, unnamed):
+        drawn = (await run(client, first)).stdout
+        assert [(await run(client, first, "_")).stdout for _ in range(3)] == [drawn] * 3
+    other = (await run(client, "# another\n" + unnamed)).stdout
+    assert other != (await run(client, unnamed)).stdout
 
 
 async def test_input_belongs_to_the_last_cell(client: SandboxClient) -> None:

@@ -45,8 +45,7 @@ def run(program: bytes, module: ModuleType) -> None:
     given = json.loads(program)
     history, code = given["history"], given["code"]
     last = _compile(code, len(history) + 1)  # an error here makes the replay pointless
-    if b"random" in program:
-        _seed([*history, code][0])
+    _seed([*history, code][0])
     if history:
         _silence = Silence()
         errors = _replay(history, module.__dict__, _silence)
