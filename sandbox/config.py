@@ -51,12 +51,24 @@ class Limits(Section):
         9.0, gt=0, le=1200, description="wall seconds of one call, queue time excluded"
     )
     memory_mb: int = Field(512, ge=32, le=65536, description="address space of one process, MiB")
+    total_memory_mb: int = Field(
+        1024, ge=32, le=65536, description="memory of all processes of one call together, MiB"
+    )
     tasks: int = Field(32, ge=1, le=4096, description="processes and threads of one call")
     scratch_mb: int = Field(32, ge=1, le=4096, description="writable scratch space, MiB")
     scratch_inodes: int = Field(1024, ge=16, le=1_000_000, description="files in the scratch space")
     output_kib: int = Field(
         64, ge=1, le=8192, description="kept of each output stream, KiB (head and tail)"
     )
+
+    @model_validator(mode="after")
+    def _total_holds_one(self) -> Limits:
+        if self.total_memory_mb < self.memory_mb:
+            raise ValueError(
+                f"total_memory_mb = {self.total_memory_mb} is less than memory_mb = {self.memory_mb}, which one "
+                "process alone may use: raise the first or lower the second"
+            )
+        return self
 
 
 def split_address(address: str) -> tuple[str, int]:

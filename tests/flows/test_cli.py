@@ -35,19 +35,36 @@ def test_plan_prints_the_resolved_configuration_and_each_stage(tmp_path: Path) -
     assert "# profile demo" in done.stdout
     assert "steps: 5" in done.stdout
     stages = [line.split() for line in done.stdout.splitlines() if line.endswith("  run")]
-    assert [line[0] for line in stages] == ["curate", "sft", "rl1", "rl2", "hard_pool", "rl3", "evaluate", "report"]
+    assert [line[0] for line in stages] == [
+        "curate",
+        "sft",
+        "rl1",
+        "rl2",
+        "hard_pool",
+        "rl3",
+        "evaluate",
+        "report",
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--set", "rl.rl1.stepz=5"], "error: rl.rl1.stepz (the overrides): there is no such setting"),
-        (["run", "--profile", "huge"], "error: profile 'huge' is not in pipeline.yaml; valid: demo, node, paper"),
+        (
+            ["run", "--set", "rl.rl1.stepz=5"],
+            "error: rl.rl1.stepz (the overrides): there is no such setting",
+        ),
+        (
+            ["run", "--profile", "huge"],
+            "error: profile 'huge' is not in pipeline.yaml; valid: demo, node, paper",
+        ),
         (["run", "--profile", "paper"], "error: profile 'paper' cannot run here:"),
         (["run", "--set", "model.base=/not/there"], "model.base: /not/there is not there"),
     ],
 )
-def test_what_cannot_run_is_refused_before_anything_starts(arguments: list[str], message: str) -> None:
+def test_what_cannot_run_is_refused_before_anything_starts(
+    arguments: list[str], message: str
+) -> None:
     done = rstar2(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
@@ -57,7 +74,10 @@ def test_what_cannot_run_is_refused_before_anything_starts(arguments: list[str],
 def test_an_unreachable_prefect_server_is_named_with_the_remedy(tmp_path: Path) -> None:
     done = rstar2("run", "--set", f"runs_dir={tmp_path}", PREFECT_API_URL="http://127.0.0.1:9/api")
     assert done.returncode == 2
-    assert "the Prefect server at http://127.0.0.1:9/api (PREFECT_API_URL) does not answer" in done.stderr
+    assert (
+        "the Prefect server at http://127.0.0.1:9/api (PREFECT_API_URL) does not answer"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -69,11 +89,20 @@ def test_a_run_without_a_server_tells_of_an_unreachable_mlflow(tmp_path: Path) -
     assert not (tmp_path / "stages").exists()
 
 
-def test_eval_without_any_model_has_nothing_to_evaluate(tmp_path: Path, prefect_server: str) -> None:
+def test_eval_without_any_model_has_nothing_to_evaluate(
+    tmp_path: Path, prefect_server: str
+) -> None:
     done = rstar2("eval", "--set", f"runs_dir={tmp_path}", PREFECT_API_URL=prefect_server)
     assert done.returncode == 0, done.stderr
     assert "Nothing to evaluate" in done.stdout
-    missing = rstar2("eval", "--model", str(tmp_path), "--set", f"runs_dir={tmp_path}", PREFECT_API_URL=prefect_server)
+    missing = rstar2(
+        "eval",
+        "--model",
+        str(tmp_path),
+        "--set",
+        f"runs_dir={tmp_path}",
+        PREFECT_API_URL=prefect_server,
+    )
     assert missing.returncode == 1
     assert "expected a directory with config.json" in missing.stderr
 
@@ -81,7 +110,9 @@ def test_eval_without_any_model_has_nothing_to_evaluate(tmp_path: Path, prefect_
 @pytest.mark.slow
 def test_serve_runs_a_deployment_and_stops_all_that_it_started(tmp_path: Path) -> None:
     port, mlflow_port = free_port(), free_port()
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")
+    }
     ports = ["--port", str(port), "--mlflow-port", str(mlflow_port)]
     command = [sys.executable, "-m", "flows.cli", "serve", "--set", f"runs_dir={tmp_path}", *ports]
     service = subprocess.Popen(command, cwd=ROOT, env=environment)
@@ -90,7 +121,15 @@ def test_serve_runs_a_deployment_and_stops_all_that_it_started(tmp_path: Path) -
 
     def prefect(*arguments: str) -> str:
         line = [sys.executable, "-m", "prefect", *arguments]
-        done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            line,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return done.stdout + done.stderr
 
     try:
@@ -99,7 +138,9 @@ def test_serve_runs_a_deployment_and_stops_all_that_it_started(tmp_path: Path) -
         assert "Refused" in prefect(*run, "--param", "profile=paper", "--watch")
         assert "not one of" in prefect(*run, "--param", "profile=huge")
         here = ("--params", json.dumps({"overrides": {"runs_dir": str(tmp_path)}}))
-        assert "Nothing to evaluate" in prefect("deployment", "run", "rstar2-eval/nightly", *here, "--watch")
+        assert "Nothing to evaluate" in prefect(
+            "deployment", "run", "rstar2-eval/nightly", *here, "--watch"
+        )
         # A run in flight is stopped with the service and says so.
         prefect(*run, *here)
         wait_for(lambda: any(tmp_path.glob("stages/curate-*/status.json")), 60)

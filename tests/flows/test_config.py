@@ -18,14 +18,19 @@ def test_the_shipped_profiles_are_complete_and_the_body_is_the_papers_recipe() -
     assert (names, default) == (["demo", "node", "paper"], "demo")
     paper = load("paper")
     assert [paper.rl.rl1.steps, paper.rl.rl2.steps, paper.rl.rl3.steps] == [300, 85, 125]
-    assert [paper.rl.rl1.rollout.response_tokens, paper.rl.rl3.rollout.response_tokens] == [8192, 12288]
+    assert [paper.rl.rl1.rollout.response_tokens, paper.rl.rl3.rollout.response_tokens] == [
+        8192,
+        12288,
+    ]
     assert (paper.rl.rl2.prompts, paper.rl.rl2.roc.rollouts, paper.rl.rl2.roc.kept) == (512, 32, 16)
     assert paper.model.base == "Qwen/Qwen3-14B-Base"
     assert load(None) == load("demo")
 
 
 def test_later_layers_win_and_rl_all_goes_to_every_stage() -> None:
-    config = load("demo", parse_sets(["rl.all.steps=7", "rl.rl2.steps=3", "rl.all.optimizer.lr=1e-5"]))
+    config = load(
+        "demo", parse_sets(["rl.all.steps=7", "rl.rl2.steps=3", "rl.all.optimizer.lr=1e-5"])
+    )
     assert [config.rl.rl1.steps, config.rl.rl2.steps, config.rl.rl3.steps] == [7, 3, 7]
     assert config.rl.rl1.optimizer.lr == 1e-5
     assert config.rl.rl1.optimizer.warmup_steps == load("demo").rl.rl1.optimizer.warmup_steps
@@ -34,12 +39,21 @@ def test_later_layers_win_and_rl_all_goes_to_every_stage() -> None:
 @pytest.mark.parametrize(
     ("pairs", "parts"),
     [
-        (["rl.rl1.stepz=5"], ["rl.rl1.stepz", "no such setting", "valid here: steps, prompts, rollout"]),
+        (
+            ["rl.rl1.stepz=5"],
+            ["rl.rl1.stepz", "no such setting", "valid here: steps, prompts, rollout"],
+        ),
         (["rl.all.stepz=5"], ["rl.all.stepz", "valid here: steps"]),
         (["rl.rl4.steps=5"], ["rl.rl4", "valid here: all, rl1, rl2, rl3"]),
         (["seed=x"], ["seed (the overrides)", "valid integer", "got 'x'"]),
-        (["rl.all.prompts=0"], ["rl.all.prompts (the overrides)", "greater than or equal to 1", "got 0"]),
-        (["engine.dtype=int8"], ["engine.dtype", "'float32', 'bfloat16' or 'float16'", "got 'int8'"]),
+        (
+            ["rl.all.prompts=0"],
+            ["rl.all.prompts (the overrides)", "greater than or equal to 1", "got 0"],
+        ),
+        (
+            ["engine.dtype=int8"],
+            ["engine.dtype", "'float32', 'bfloat16' or 'float16'", "got 'int8'"],
+        ),
         (["rl.all.roc.kept=99"], ["rl.all.roc", "kept (99) is more than rollouts"]),
         (["rl.rl1.optimizer.state=carry"], ["'carry'", "valid: 'fresh' or 'reset'"]),
         (["template.tool_mode=cell"], ["curate.source is 'demo'", "valid: tool_mode 'script'"]),
@@ -47,7 +61,9 @@ def test_later_layers_win_and_rl_all_goes_to_every_stage() -> None:
         (["seed"], ["--set seed", "KEY=VALUE"]),
     ],
 )
-def test_a_wrong_setting_names_the_key_the_value_and_what_is_valid(pairs: list[str], parts: list[str]) -> None:
+def test_a_wrong_setting_names_the_key_the_value_and_what_is_valid(
+    pairs: list[str], parts: list[str]
+) -> None:
     with pytest.raises(UserError) as error:
         load("demo", parse_sets(pairs))
     for part in parts:
@@ -58,7 +74,9 @@ def test_a_wrong_setting_names_the_key_the_value_and_what_is_valid(pairs: list[s
 def test_a_mistake_in_the_file_names_the_file_and_the_profile(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"
     file.write_text("seed: 1\nprofiles:\n  small: {sft: {epochs: -1}}\n")
-    with pytest.raises(UserError, match=r"sft\.epochs \(.*pipeline\.yaml, profile small\): .* got -1"):
+    with pytest.raises(
+        UserError, match=r"sft\.epochs \(.*pipeline\.yaml, profile small\): .* got -1"
+    ):
         load("small", file=file)
     with pytest.raises(UserError, match=r"profile 'big' is not in .*; valid: small"):
         load("big", file=file)
@@ -69,7 +87,9 @@ def test_a_mistake_in_the_file_names_the_file_and_the_profile(tmp_path: Path) ->
         load(None, file=tmp_path / "none.yaml")
 
 
-def test_profiles_whose_hardware_or_files_are_missing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiles_whose_hardware_or_files_are_missing_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     check(load("demo"), "demo")
@@ -87,11 +107,15 @@ def test_profiles_whose_hardware_or_files_are_missing_are_refused(monkeypatch: p
 def test_fingerprints_follow_the_numbers_only() -> None:
     def fingerprints(**overrides) -> dict[str, str]:
         config = load("demo", overrides)
-        return {name: spec.fingerprint for name, spec in pipeline_specs(config, config.seed).items()}
+        return {
+            name: spec.fingerprint for name, spec in pipeline_specs(config, config.seed).items()
+        }
 
     base = fingerprints()
     assert list(base) == ["curate", "sft", "rl1", "rl2", "hard_pool", "rl3", "evaluate", "report"]
-    assert fingerprints(runs_dir="elsewhere", cluster={"cpus": 1}, track={"uri": "http://x"}) == base
+    assert (
+        fingerprints(runs_dir="elsewhere", cluster={"cpus": 1}, track={"uri": "http://x"}) == base
+    )
 
     def stale(**overrides) -> list[str]:
         return [name for name, value in fingerprints(**overrides).items() if value != base[name]]
@@ -114,9 +138,15 @@ def test_every_section_of_a_stage_is_a_place_in_the_configuration() -> None:
 def test_overrides_hold_only_what_was_set() -> None:
     overrides = overrides_model()
     assert overrides().tree() == {}
-    posted = {"seed": None, "rl": {"rl1": {"steps": 5}, "all": {}}, "sft": {"packing": "as in the profile"}}
+    posted = {
+        "seed": None,
+        "rl": {"rl1": {"steps": 5}, "all": {}},
+        "sft": {"packing": "as in the profile"},
+    }
     assert overrides.model_validate(posted).tree() == {"rl": {"rl1": {"steps": 5}}}
-    assert overrides.model_validate({"sft": {"packing": False}}).tree() == {"sft": {"packing": False}}
+    assert overrides.model_validate({"sft": {"packing": False}}).tree() == {
+        "sft": {"packing": False}
+    }
     with pytest.raises(ValidationError, match="greater than or equal to 0"):
         overrides.model_validate({"rl": {"all": {"steps": -1}}})
     with pytest.raises(ValidationError, match="Extra inputs"):

@@ -32,7 +32,9 @@ def new_run(client: SyncPrefectClient) -> UUID:
 
 def holder(runs_dir: Path, run: UUID) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", HOLD, str(runs_dir), str(run)]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
@@ -50,7 +52,9 @@ def test_a_lock_is_held_by_one_process_and_freed_by_its_death(tmp_path: Path) ->
     assert live.is_live(tmp_path, run)
 
 
-def test_reconcile_settles_dead_runs_and_leaves_living_ones(tmp_path: Path, client: SyncPrefectClient) -> None:
+def test_reconcile_settles_dead_runs_and_leaves_living_ones(
+    tmp_path: Path, client: SyncPrefectClient
+) -> None:
     dead, cancelling, living = new_run(client), new_run(client), new_run(client)
     deployment = client.create_deployment(client.create_flow(lived), "test")
     served = client.create_flow_run_from_deployment(deployment, state=Running()).id

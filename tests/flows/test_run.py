@@ -73,7 +73,9 @@ def check_all_done(runs_dir: Path, settings: dict[str, dict[str, Any]], repeated
         assert manifest.results["total"] == sum(range(1, steps + 1))
         assert sorted(set(traced(stage))) == list(range(1, steps + 1))
         assert len(traced(stage)) <= steps + repeated
-        assert [row["step"] for row in read_metrics(stage.dir / "metrics.jsonl")] == list(range(1, steps + 1))
+        assert [row["step"] for row in read_metrics(stage.dir / "metrics.jsonl")] == list(
+            range(1, steps + 1)
+        )
         assert manifest.mlflow_run_id is not None
         assert sorted(mlflow_steps(runs_dir, manifest.mlflow_run_id)) == list(range(1, steps + 1))
 

@@ -29,7 +29,9 @@ from sandbox.config import Limits, SandboxConfig
 from tasks.config import TinyModelConfig
 from tasks.tiny import build_model, build_tokenizer
 
-ENGINE = EngineConfig(dtype="float32", enforce_eager=True, max_num_seqs=64, block_size=32, kv_memory_mb=64)
+ENGINE = EngineConfig(
+    dtype="float32", enforce_eager=True, max_num_seqs=64, block_size=32, kv_memory_mb=64
+)
 LEARNER = LearnerConfig(dtype="float32", micro_batch_tokens=4096, activation_checkpointing=False)
 BUDGET = RolloutConfig(prompt_tokens=256, response_tokens=48, turns=2)
 PROBLEMS = [Problem(f"p{i}", f"What is {i} + {i}?", str(2 * i)) for i in range(4)]
@@ -54,11 +56,23 @@ async def test_rollouts_weights_and_a_dead_engine(cluster, model_dir):
     tools = Tools(SandboxConfig(slots=2))
     await tools.start()
     spec = EngineSpec(
-        model_dir, ENGINE, TemplateConfig(), Limits(), BUDGET.context_tokens, "cpu", 0, tools.endpoints
+        model_dir,
+        ENGINE,
+        TemplateConfig(),
+        Limits(),
+        BUDGET.context_tokens,
+        "cpu",
+        0,
+        tools.endpoints,
     )
     policy = Policy(spec, ENGINE.model_copy(update={"count": 2}), cluster)
     learner = LearnerGroup(
-        model_dir, LEARNER, OptimizerConfig(lr=1e-2, warmup_steps=0), LossConfig(mismatch_limit=9), cluster, 0
+        model_dir,
+        LEARNER,
+        OptimizerConfig(lr=1e-2, warmup_steps=0),
+        LossConfig(mismatch_limit=9),
+        cluster,
+        0,
     )
     channel = weights.channel()
     try:
@@ -76,7 +90,9 @@ async def test_rollouts_weights_and_a_dead_engine(cluster, model_dir):
         before = await learner.logprobs(ids)
         np.testing.assert_allclose(await policy.score(ids), before, atol=1e-4)
         sampled = [p for p, m in zip(first.logprobs, first.mask, strict=True) if m]
-        theirs = [p for p, m in zip(before[len(first.prompt_ids) - 1 :], first.mask, strict=True) if m]
+        theirs = [
+            p for p, m in zip(before[len(first.prompt_ids) - 1 :], first.mask, strict=True) if m
+        ]
         np.testing.assert_allclose(sampled, theirs, atol=1e-4)
 
         rows = [sample(r, (-1.0) ** i, 1 / 400) for i, r in enumerate(rollouts)]
@@ -103,4 +119,3 @@ async def test_rollouts_weights_and_a_dead_engine(cluster, model_dir):
         await policy.close()
         learner.close()
         await tools.close()
-

@@ -10,7 +10,11 @@ from rl.trajectory import Problem
 PROBLEMS = [Problem(str(i), f"problem {i}", str(i)) for i in range(7)]
 
 
-@given(st.integers(0, 100), st.lists(st.integers(1, 9), max_size=8), st.lists(st.integers(1, 9), max_size=8))
+@given(
+    st.integers(0, 100),
+    st.lists(st.integers(1, 9), max_size=8),
+    st.lists(st.integers(1, 9), max_size=8),
+)
 def test_a_resumed_pool_goes_on_where_it_was(seed, before, after):
     whole, first = Pool(PROBLEMS, seed), Pool(PROBLEMS, seed)
     for n in before:

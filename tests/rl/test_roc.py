@@ -24,7 +24,9 @@ from rl.trajectory import Rollout, StopReason, ToolCall
 CLEAN = "<reason>r</reason><answer>\\boxed{1}</answer>"
 
 
-def rollout(reward: float, failed: int = 0, calls: int = 1, text: str = CLEAN, stop: str = "answered") -> Rollout:
+def rollout(
+    reward: float, failed: int = 0, calls: int = 1, text: str = CLEAN, stop: str = "answered"
+) -> Rollout:
     made = [ToolCall("error" if i < failed else "ok", i < failed) for i in range(calls)]
     return Rollout("p", [1], turn_texts=[text], calls=made, stop=StopReason(stop), reward=reward)
 
@@ -112,7 +114,9 @@ def test_penalties_by_hand():
     assert p_format(rollout(1, text="<answer>1")) == 1
     assert p_format(rollout(1, text="<reason>" + CLEAN)) == 1
     assert p_format(rollout(1, text=CLEAN + CLEAN)) == 1  # 2 answers in 1 turn
-    two_turns = Rollout("p", [], turn_texts=["<tool_call>x</tool_call>", CLEAN + "<answer>2</answer>"])
+    two_turns = Rollout(
+        "p", [], turn_texts=["<tool_call>x</tool_call>", CLEAN + "<answer>2</answer>"]
+    )
     assert p_format(two_turns) == 0.5
 
 
@@ -135,7 +139,12 @@ def test_failures_are_drawn_uniformly_whatever_their_quality():
 
 
 def test_top_takes_the_lowest_penalties():
-    group = [rollout(1, failed=2, calls=2), rollout(1, failed=1, calls=2), rollout(1), rollout(1, calls=0)]
+    group = [
+        rollout(1, failed=2, calls=2),
+        rollout(1, failed=1, calls=2),
+        rollout(1),
+        rollout(1, calls=0),
+    ]
     group += [rollout(0) for _ in range(4)]
     result = select(group, RocConfig(rollouts=8, kept=4, selection="top"), generator(0, 0, "p"))
     assert isinstance(result, Selection)

@@ -74,7 +74,9 @@ async def test_the_conversation_equals_the_rendered_template(template):
         {"role": "tool", "content": rollout.calls[0].result},
         {"role": "assistant", "content": ANSWER},
     ]
-    rendered = template.tokenizer.apply_chat_template(messages, chat_template=template.chat_template, tokenize=False)
+    rendered = template.tokenizer.apply_chat_template(
+        messages, chat_template=template.chat_template, tokenize=False
+    )
     whole = template.tokenizer.encode(rendered, add_special_tokens=False)
     ours = rollout.prompt_ids + rollout.response_ids
     assert whole[: len(ours)] == ours
@@ -111,7 +113,9 @@ async def test_a_tool_response_that_passes_the_budget_is_not_appended(template):
         '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
         call(input=5),
         call(extra="x"),
-        "<tool_call>" + json.dumps({"name": NAME, "arguments": {"code": "print(1)"}}) + "</tool_call>",
+        "<tool_call>"
+        + json.dumps({"name": NAME, "arguments": {"code": "print(1)"}})
+        + "</tool_call>",
         "<tool_call>{}",
     ],
 )
@@ -122,14 +126,20 @@ async def test_a_malformed_call_is_answered_with_what_is_wrong(template, bad):
     assert rollout.failed_calls == 1
 
 
-@pytest.mark.parametrize("status", [s for s in Status if not s.infrastructure and s is not Status.OK])
+@pytest.mark.parametrize(
+    "status", [s for s in Status if not s.infrastructure and s is not Status.OK]
+)
 async def test_a_program_that_fails_is_a_failed_call(template, status):
-    rollout = await run(template, [call(), ANSWER], Outcome(status, 1, stderr="boom", isolation="docker"))
+    rollout = await run(
+        template, [call(), ANSWER], Outcome(status, 1, stderr="boom", isolation="docker")
+    )
     assert rollout.failed_calls == 1 and rollout.stop is StopReason.ANSWERED
 
 
 async def test_text_on_stderr_is_no_failure(template):
-    outcome = Outcome(Status.OK, 0, stdout="mean error: 0.1", stderr="Warning: error", isolation="docker")
+    outcome = Outcome(
+        Status.OK, 0, stdout="mean error: 0.1", stderr="Warning: error", isolation="docker"
+    )
     assert (await run(template, [call(), ANSWER], outcome)).failed_calls == 0
 
 
@@ -225,7 +235,9 @@ async def test_a_cell_runs_after_all_before_it(cells):
     "status", [s for s in Status if s not in (Status.OK, Status.ERROR) and not s.infrastructure]
 )
 async def test_a_cell_that_was_ended_is_not_run_again(cells, status):
-    asked, rollout = await run_cells(cells, [cell("a"), cell("b"), cell("c"), ANSWER], {"b": status})
+    asked, rollout = await run_cells(
+        cells, [cell("a"), cell("b"), cell("c"), ANSWER], {"b": status}
+    )
     assert asked == [("a", ()), ("b", ("a",)), ("c", ("a",))]
     assert [call.failed for call in rollout.calls] == [False, True, False]
 

@@ -134,7 +134,10 @@ def test_a_call_is_read_by_its_mode() -> None:
 
 
 def test_a_structured_call_of_a_cell_is_read_back() -> None:
-    call = {"type": "function", "function": {"name": "jupyter_code", "arguments": {"code": "1 + 1"}}}
+    call = {
+        "type": "function",
+        "function": {"name": "jupyter_code", "arguments": {"code": "1 + 1"}},
+    }
     messages = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "<reason>.</reason>", "tool_calls": [call]},

@@ -20,6 +20,7 @@ from sandbox.client import SandboxClient
 from sandbox.config import Limits, SandboxConfig
 from sandbox.container import LABEL, connect, remove_strays
 from sandbox.errors import UserError
+from sandbox.image.server.tree import real_uid
 from sandbox.outcome import Status
 from sandbox.probe import resolve
 from sandbox.service import Sandbox
@@ -158,8 +159,10 @@ async def test_calls_survive_killed_zygotes() -> None:
             for i in range(40)
         ]
         await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-        for zygote in [zygote for one in dispatchers_of(sandbox) for zygote in children_of(one)]:
-            os.kill(zygote, signal.SIGKILL)
+        children = [child for one in dispatchers_of(sandbox) for child in children_of(one)]
+        for child in children:
+            if real_uid(child) == 0:  # the others are calls
+                os.kill(child, signal.SIGKILL)
         outcomes = await asyncio.gather(*calls)
         assert [outcome.stdout for outcome in outcomes] == [f"{i}\n" for i in range(40)]
         assert (await client.health())["restarts"] == 0

@@ -31,12 +31,16 @@ def teach(directory: Path, answers: tuple[str, ...] = (ANSWER,)) -> None:
     call = json.dumps({"name": template.tool_name, "arguments": arguments})
     ask = f"<reason>I ask.</reason><tool_call>{call}</tool_call>"
     conversations = [
-        [ask, f"<reason>It said 42.</reason><answer>\\boxed{{{answer}}}</answer>"] for answer in answers
+        [ask, f"<reason>It said 42.</reason><answer>\\boxed{{{answer}}}</answer>"]
+        for answer in answers
     ]
     results = [
-        result_text(Outcome(Status.OK, 0, stdout="42\n", wall_s=wall / 100)) for wall in (1, 2, 3, 4, 6, 9, 13, 20)
+        result_text(Outcome(Status.OK, 0, stdout="42\n", wall_s=wall / 100))
+        for wall in (1, 2, 3, 4, 6, 9, 13, 20)
     ]
-    tokenizer = build_tokenizer([QUESTION, *itertools.chain(*conversations), *results], 700, template)
+    tokenizer = build_tokenizer(
+        [QUESTION, *itertools.chain(*conversations), *results], 700, template
+    )
     model = build_model(tokenizer, TinyModelConfig(vocabulary=700), 1024, seed=0)
     batch = [_ids(tokenizer, written, result) for result in results for written in conversations]
     length = max(map(len, batch))

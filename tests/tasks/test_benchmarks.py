@@ -24,7 +24,10 @@ def write(path: Path, count: int) -> Path:
 def test_held_out_takes_as_many_problems_as_the_stages_do(tmp_path: Path) -> None:
     write(tmp_path / "held_out.jsonl", 5)
     (benchmark,) = find(["held_out"], sources(tmp_path))
-    assert (benchmark.name, [problem.id for problem in benchmark.problems()]) == ("held_out", ["p0", "p1"])
+    assert (benchmark.name, [problem.id for problem in benchmark.problems()]) == (
+        "held_out",
+        ["p0", "p1"],
+    )
 
 
 def test_a_file_is_named_after_itself_and_taken_whole(tmp_path: Path) -> None:

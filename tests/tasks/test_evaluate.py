@@ -38,14 +38,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     )
     runs = root / "runs"
     curate = Stage.prepare(runs, bare("curate"))
-    write(curate.outputs / "held_out.jsonl", {"id": "six-seven", "problem": QUESTION, "answer": ANSWER})
+    write(
+        curate.outputs / "held_out.jsonl",
+        {"id": "six-seven", "problem": QUESTION, "answer": ANSWER},
+    )
     rl3 = Stage.prepare(runs, bare("rl3"))
     teach(rl3.outputs / "model")
     evaluate = {
         "benchmarks": ["held_out", str(file)],
         "samples": 2,
         "sampling": {"temperature": 0.0},
-        "rollout": {"prompt_tokens": 256, "response_tokens": 256, "turns": 3, "tool_response_tokens": 64},
+        "rollout": {
+            "prompt_tokens": 256,
+            "response_tokens": 256,
+            "turns": 3,
+            "tool_response_tokens": 64,
+        },
     }
     config = load("demo", {"evaluate": evaluate, "runs_dir": str(runs), "cluster": {"cpus": 2}})
     inputs = {"curate": curate.spec.fingerprint, "rl3": rl3.spec.fingerprint}
@@ -60,7 +68,11 @@ def bare(stage: str) -> StageSpec:
 
 def run(stage: Stage) -> str:
     child = subprocess.run(
-        [sys.executable, "-m", "tasks", str(stage.dir)], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-m", "tasks", str(stage.dir)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert child.returncode == 0, child.stdout + stage.log_file.read_text()[-3000:]
     return child.stdout
@@ -70,7 +82,10 @@ def run(stage: Stage) -> str:
 def test_results_are_those_that_the_model_was_taught(finished: Stage) -> None:
     manifest = finished.manifest()
     assert manifest is not None
-    held_out, school = manifest.results["benchmarks"]["held_out"], manifest.results["benchmarks"]["school"]
+    held_out, school = (
+        manifest.results["benchmarks"]["held_out"],
+        manifest.results["benchmarks"]["school"],
+    )
     assert (held_out["accuracy"], held_out["pass_at_k"], held_out["problems"]) == (1.0, 1.0, 1)
     assert held_out["accuracy_stderr"] is None  # one problem has no spread
     assert (held_out["tool_calls"], held_out["tool_error_rate"]) == (1.0, 0.0)
@@ -82,9 +97,14 @@ def test_results_are_those_that_the_model_was_taught(finished: Stage) -> None:
     assert manifest.ran_on["engine"].endswith("AsyncLLM")
     assert manifest.ran_on["isolation"]
     assert manifest.ran_on["sandbox_calls"] == 6
-    assert json.loads((finished.outputs / "results.json").read_text())["benchmarks"] == manifest.results["benchmarks"]
+    assert (
+        json.loads((finished.outputs / "results.json").read_text())["benchmarks"]
+        == manifest.results["benchmarks"]
+    )
     rows = [row["values"] for row in read_jsonl(finished.dir / "metrics.jsonl")]
-    assert [row["school/accuracy"] for row in rows if "school/accuracy" in row] == [pytest.approx(1 / 3)]
+    assert [row["school/accuracy"] for row in rows if "school/accuracy" in row] == [
+        pytest.approx(1 / 3)
+    ]
 
 
 @pytest.mark.slow
@@ -125,13 +145,21 @@ def test_a_killed_stage_asks_nothing_twice(finished: Stage) -> None:
 
 
 def asking(tmp_path: Path, answers: tuple[int, ...]) -> Asking:
-    rows = ({"id": f"p{i}", "problem": f"problem {i}", "answer": answer} for i, answer in enumerate(answers))
+    rows = (
+        {"id": f"p{i}", "problem": f"problem {i}", "answer": answer}
+        for i, answer in enumerate(answers)
+    )
     return Asking.open(ProblemFile(write(tmp_path / "set.jsonl", *rows)), tmp_path)
 
 
 def test_a_line_cut_in_half_by_a_kill_is_asked_again(tmp_path: Path) -> None:
     half = asking(tmp_path, (1, 2, 3))
-    half.add([Answered(id=f"p{i}", attempts=[Attempt(1.0, StopReason.ANSWERED, 5, 1, 0)]) for i in range(2)])
+    half.add(
+        [
+            Answered(id=f"p{i}", attempts=[Attempt(1.0, StopReason.ANSWERED, 5, 1, 0)])
+            for i in range(2)
+        ]
+    )
     half.file.write_text(half.file.read_text()[:-20])
     assert [problem.id for problem in half.left()] == ["p1", "p2"]
     half.add([Answered(id="p1", attempts=[])])
@@ -150,9 +178,17 @@ def test_calls_are_dealt_out_to_the_turns_that_made_them() -> None:
         "p",
         [1],
         turn_texts=[one + one, "<tool_call>oops", one],
-        calls=[ToolCall("ok", False, result="1"), ToolCall("error", True), ToolCall("parse_error", True)],
+        calls=[
+            ToolCall("ok", False, result="1"),
+            ToolCall("error", True),
+            ToolCall("parse_error", True),
+        ],
         stop=StopReason.TURN_LIMIT,  # the last turn's call was not made
     )
     transcript = transcribe("set", Problem("p", "?", "1"), rollout, "run")
-    assert [[call.status for call in turn.calls] for turn in transcript.turns] == [["ok", "error"], ["parse_error"], []]
+    assert [[call.status for call in turn.calls] for turn in transcript.turns] == [
+        ["ok", "error"],
+        ["parse_error"],
+        [],
+    ]
     assert transcript.failed_calls == 2

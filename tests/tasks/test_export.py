@@ -34,7 +34,9 @@ def test_it_answers_with_nothing_but_transformers(exported: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(exported)
     model = AutoModelForCausalLM.from_pretrained(exported)
     asked = [{"role": "user", "content": user_text(QUESTION)}]
-    ids = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=False)
+    ids = tokenizer.apply_chat_template(
+        asked, add_generation_prompt=True, return_tensors="pt", return_dict=False
+    )
     written = model.generate(ids, do_sample=False, max_new_tokens=80)[0, ids.shape[1] :]
     text = tokenizer.decode(written)
     assert '"code": "print(6*7)"' in text

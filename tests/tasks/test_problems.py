@@ -14,7 +14,9 @@ AIME = Path(__file__).parents[3] / "shared/data/eval/aime24.jsonl"
 
 def file(tmp_path: Path, *rows: object, name: str = "aime.jsonl") -> Path:
     path = tmp_path / name
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    )
     return path
 
 
@@ -33,13 +35,17 @@ def test_usual_columns(tmp_path: Path) -> None:
         ({"id": None, "problem": "p", "answer": "\\frac{1}{2}"}, "\\frac{1}{2}"),
     ],
 )
-def test_other_names_and_number_answers(tmp_path: Path, row: dict[str, object], answer: str) -> None:
+def test_other_names_and_number_answers(
+    tmp_path: Path, row: dict[str, object], answer: str
+) -> None:
     assert read_problems(file(tmp_path, row)) == [Problem("aime-1", "p", answer)]
 
 
 def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + b'{"problem": "p", "answer": 1}\n\n{"problem": "q", "answer": 2}\n')
+    path.write_bytes(
+        b"\xef\xbb\xbf" + b'{"problem": "p", "answer": 1}\n\n{"problem": "q", "answer": 2}\n'
+    )
     assert [problem.id for problem in read_problems(path)] == ["set-1", "set-3"]
 
 
@@ -53,7 +59,10 @@ def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path: Path) -> None:
         ('{"problem": "p", "answer": ["1", "2"]}', "answer is a list; expected text or a number"),
         ('{"problem": "p", "answer": true}', "answer is a bool"),
         ('{"problem": "p", "answer": ' + "9" * 5000 + "}", "not valid JSON"),
-        (json.dumps({"problem": "p", "answer": "16 - 3 = 13\n#### 13"}), "the answer has several lines"),
+        (
+            json.dumps({"problem": "p", "answer": "16 - 3 = 13\n#### 13"}),
+            "the answer has several lines",
+        ),
         ('{"id": "a", "problem": "p", "answer": 1}', "id 'a' is also the id of row 1"),
     ],
 )

@@ -48,7 +48,9 @@ def rl1(tmp_path_factory):
         else:
             rows = [{"id": f"q{i}", "problem": QUESTION, "answer": ANSWER} for i in range(4)]
             for file in ("pool", "held_out"):
-                (stage.outputs / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+                (stage.outputs / f"{file}.jsonl").write_text(
+                    "".join(json.dumps(row) + "\n" for row in rows)
+                )
         stage.finish(StageStatus(status="completed"))
     return Stage.prepare(runs, make_spec(STAGES["rl1"], config, config.seed, fingerprints))
 
@@ -72,7 +74,9 @@ def test_killed_in_a_step_it_resumes_and_the_reward_rises(rl1):
     child.wait()
     reached = max(steps(rl1))
     kept = rl1.checkpoint_step()
-    assert kept is not None and 0 <= reached - kept <= INTERVAL  # no more than an interval is repeated
+    assert (
+        kept is not None and 0 <= reached - kept <= INTERVAL
+    )  # no more than an interval is repeated
 
     assert start(rl1).wait(timeout=240) == 0, rl1.log_file.read_text()[-3000:]
     manifest = rl1.manifest()
@@ -81,7 +85,11 @@ def test_killed_in_a_step_it_resumes_and_the_reward_rises(rl1):
     assert f"resumed at step {kept}" in rl1.log_file.read_text()
 
     results, ran_on = manifest.results, manifest.ran_on
-    rows = [row["values"] for row in read_metrics(rl1.dir / "metrics.jsonl") if "reward" in row["values"]]
+    rows = [
+        row["values"]
+        for row in read_metrics(rl1.dir / "metrics.jsonl")
+        if "reward" in row["values"]
+    ]
     first = rows[0]["reward"]
     assert first < 0.5 < results["reward_last5"]
     assert results["accuracy"] > 0.5

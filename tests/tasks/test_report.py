@@ -21,7 +21,11 @@ from tasks.transcript import Transcript, TranscriptCall, TranscriptTurn
 
 HOSTILE = '</pre><script>alert(1)</script><img src=x onerror="alert(2)"> | ``` & <b>'
 ANSWER = "<answer>\\boxed{7}</answer>"
-RAN_ON = {"engine": "vllm.v1.engine.async_llm.AsyncLLM", "vllm_version": "0.32.0", "isolation": "docker"}
+RAN_ON = {
+    "engine": "vllm.v1.engine.async_llm.AsyncLLM",
+    "vllm_version": "0.32.0",
+    "isolation": "docker",
+}
 Rows = list[dict[str, object]]
 
 
@@ -47,11 +51,15 @@ def rl_rows(steps: int, start: float) -> Rows:
 
 
 def sft_rows() -> Rows:
-    return [{"step": step, "time": 0.0, "values": {"sft/loss": 6.0 / step}} for step in range(1, 20)]
+    return [
+        {"step": step, "time": 0.0, "values": {"sft/loss": 6.0 / step}} for step in range(1, 20)
+    ]
 
 
 def transcript(reward: float, stop: str, failed: bool) -> Transcript:
-    call = TranscriptCall(status="error" if failed else "ok", failed=failed, seconds=0.1, result=HOSTILE)
+    call = TranscriptCall(
+        status="error" if failed else "ok", failed=failed, seconds=0.1, result=HOSTILE
+    )
     return Transcript(
         benchmark="held_out",
         problem_id=HOSTILE,
@@ -79,7 +87,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Stage:
             (stage.outputs / "samples.jsonl").write_text(text)
         stage.finish(StageStatus(seconds=60.0, step=len(rows), results=results, ran_on=RAN_ON))
 
-    solved, clipped = Attempt(1.0, StopReason.ANSWERED, 80, 2, 1), Attempt(0.0, StopReason.LENGTH, 160, 1, 0)
+    solved, clipped = (
+        Attempt(1.0, StopReason.ANSWERED, 80, 2, 1),
+        Attempt(0.0, StopReason.LENGTH, 160, 1, 0),
+    )
     scores = score_attempts([[solved], [clipped], []])
     finish("curate", [], {"pool": 1500})
     finish("sft", sft_rows(), {"accuracy": 0.4, "accuracy_stderr": 0.03})
@@ -91,7 +102,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     finish("evaluate", [], {"benchmarks": {"held_out": figures, "<aime>": figures}, "samples": 1})
     stage = Stage.prepare(runs, specs["report"])
     child = subprocess.run(
-        [sys.executable, "-m", "tasks", str(stage.dir)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "tasks", str(stage.dir)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert child.returncode == 0, child.stdout + stage.log_file.read_text()[-3000:]
     return stage
@@ -136,7 +151,10 @@ def row(reader: Reader, name: str) -> list[str]:
 
 def test_the_page_says_what_the_stages_recorded(report: Stage) -> None:
     text = (report.outputs / "report.html").read_text()
-    assert "went from 40.0 ± 3.0 % after sft to 70.0 ± 4.0 % after rl3: +30.0 points, +6.0 standard errors" in text
+    assert (
+        "went from 40.0 ± 3.0 % after sft to 70.0 ± 4.0 % after rl3: +30.0 points, +6.0 standard errors"
+        in text
+    )
     reader = Reader(text)
     assert reader.open == []
     assert row(reader, "rl1") == [
@@ -155,7 +173,9 @@ def test_no_text_of_a_model_becomes_markup(report: Stage) -> None:
     reader = Reader(text)
     assert not reader.tags & {"script", "img", "iframe", "object", "link"}
     assert not [name for name, _ in reader.attributes if name.startswith("on")]
-    targets = [value or "" for name, value in reader.attributes if name in ("src", "href", "xlink:href")]
+    targets = [
+        value or "" for name, value in reader.attributes if name in ("src", "href", "xlink:href")
+    ]
     assert all(target.startswith("#") for target in targets)  # nothing is loaded from anywhere
     assert "default-src 'none'" in text
     assert text.count("&lt;script&gt;alert(1)") >= 6
@@ -170,10 +190,19 @@ def test_every_picture_is_there(report: Stage) -> None:
     plots = report.outputs / "plots"
     names = {path.name for path in plots.iterdir()}
     assert names == {"curves.png", "curves.svg", "sft.png", "rl1.png", "rl2.png", "rl3.png"}
-    artifacts = [json.loads(line) for line in (report.dir / "artifacts.jsonl").read_text().splitlines()]
+    artifacts = [
+        json.loads(line) for line in (report.dir / "artifacts.jsonl").read_text().splitlines()
+    ]
     assert {Path(one["path"]).name for one in artifacts if one["folder"] == "plots"} == names
     svg = (plots / "curves.svg").read_text()
-    for word in ("Reward of all sampled rollouts", "rl1", "rl2", "rl3", "in correct rollouts", "at the length cap"):
+    for word in (
+        "Reward of all sampled rollouts",
+        "rl1",
+        "rl2",
+        "rl3",
+        "in correct rollouts",
+        "at the length cap",
+    ):
         assert word in svg
 
 
@@ -200,7 +229,10 @@ def test_stages_follow_each_other_on_one_axis(tmp_path: Path) -> None:
     raw = [line for line in axes.lines if line.get_alpha() == 0.4]
     assert [list(line.get_xdata()) for line in raw] == [list(range(1, 11)), list(range(11, 16))]
     (drawn,) = axes.containers
-    assert list(drawn.lines[0].get_xdata()) == [0, 15]  # before the first stage, and at the end of the second
+    assert list(drawn.lines[0].get_xdata()) == [
+        0,
+        15,
+    ]  # before the first stage, and at the end of the second
 
 
 def test_the_same_rows_give_the_same_picture(tmp_path: Path) -> None:
@@ -210,7 +242,11 @@ def test_the_same_rows_give_the_same_picture(tmp_path: Path) -> None:
 
 
 def test_inline_pictures_take_the_colour_of_the_page() -> None:
-    drawn = [svg for panel in (*RL_PANELS, *SFT_PANELS) if (svg := panel_svg({"": rl_rows(4, 0.2)}, panel))]
+    drawn = [
+        svg
+        for panel in (*RL_PANELS, *SFT_PANELS)
+        if (svg := panel_svg({"": rl_rows(4, 0.2)}, panel))
+    ]
     assert len(drawn) == 5  # no entropy, no SFT in these rows
     for svg in drawn:
         assert svg.startswith("<svg role=")

@@ -13,9 +13,13 @@ from tasks.scores import Attempt, score, score_attempts
 ANSWERED, LENGTH = StopReason.ANSWERED, StopReason.LENGTH
 
 
-def rollout(reward: float, stop: StopReason = ANSWERED, tokens: int = 10, failed: tuple[bool, ...] = ()) -> Rollout:
+def rollout(
+    reward: float, stop: StopReason = ANSWERED, tokens: int = 10, failed: tuple[bool, ...] = ()
+) -> Rollout:
     calls = [ToolCall("error" if bad else "ok", bad) for bad in failed]
-    return Rollout("p", [1], [1] * tokens, [1] * tokens, [0.0] * tokens, calls=calls, stop=stop, reward=reward)
+    return Rollout(
+        "p", [1], [1] * tokens, [1] * tokens, [0.0] * tokens, calls=calls, stop=stop, reward=reward
+    )
 
 
 def test_figures_by_hand() -> None:
@@ -51,7 +55,11 @@ def test_figures_that_there_are_none_of_are_still_json() -> None:
     one = score([[rollout(1)]]).as_dict()
     assert one["accuracy_stderr"] is None
     nothing = score_attempts([[], []]).as_dict()
-    assert (nothing["accuracy"], nothing["mean_tokens"], nothing["tool_error_rate"]) == (0.0, 0.0, 0.0)
+    assert (nothing["accuracy"], nothing["mean_tokens"], nothing["tool_error_rate"]) == (
+        0.0,
+        0.0,
+        0.0,
+    )
     json.dumps([one, nothing], allow_nan=False)
 
 

@@ -47,7 +47,9 @@ def traced(stage: Stage) -> list[int]:
 
 
 def metric_steps(stage: Stage) -> list[int]:
-    return [row["step"] for row in read_metrics(stage.dir / "metrics.jsonl") if "total" in row["values"]]
+    return [
+        row["step"] for row in read_metrics(stage.dir / "metrics.jsonl") if "total" in row["values"]
+    ]
 
 
 def test_a_finished_stage_has_a_manifest_of_its_outputs(tmp_path: Path) -> None:
@@ -63,17 +65,23 @@ def test_a_finished_stage_has_a_manifest_of_its_outputs(tmp_path: Path) -> None:
     assert manifest.steps == 4
     assert manifest.outputs == {"sum.json": (stage.outputs / "sum.json").stat().st_size}
     assert "| the sum is 10" in said.splitlines()
-    assert json.loads(next(line for line in said.splitlines() if line.startswith("|{"))[1:])["numbers"] == {"sum": 1.0}
+    assert json.loads(next(line for line in said.splitlines() if line.startswith("|{"))[1:])[
+        "numbers"
+    ] == {"sum": 1.0}
 
 
-def test_a_finished_stage_is_not_computed_again_until_its_outputs_are_damaged(tmp_path: Path) -> None:
+def test_a_finished_stage_is_not_computed_again_until_its_outputs_are_damaged(
+    tmp_path: Path,
+) -> None:
     stage = Stage.prepare(tmp_path, toy.spec(steps=3))
     assert run(stage) == 0
     assert run(stage) == 0
     assert traced(stage) == [1, 2, 3]
     (stage.outputs / "sum.json").write_text("{}")
     assert stage.manifest() is None
-    assert stage.damage() == [f"sum.json has 2 bytes instead of {len(json.dumps({'total': 6, 'upstream': 0}))}"]
+    assert stage.damage() == [
+        f"sum.json has 2 bytes instead of {len(json.dumps({'total': 6, 'upstream': 0}))}"
+    ]
     assert run(stage) == 0
     assert stage.manifest() is not None
 
@@ -98,7 +106,9 @@ def test_kill_9_repeats_at_most_one_checkpoint_interval_and_no_metric(tmp_path: 
 
 def test_a_metrics_line_cut_in_half_by_a_kill_is_written_again(tmp_path: Path) -> None:
     stage = Stage.prepare(tmp_path, toy.spec(steps=4))
-    (stage.dir / "metrics.jsonl").write_text('{"step": 1, "time": 1.0, "values": {"total": 1.0}}\n{"step": 2, "ti')
+    (stage.dir / "metrics.jsonl").write_text(
+        '{"step": 1, "time": 1.0, "values": {"total": 1.0}}\n{"step": 2, "ti'
+    )
     assert run(stage) == 0
     assert metric_steps(stage) == [1, 2, 3, 4]
 
@@ -181,11 +191,20 @@ def test_operational_settings_change_no_fingerprint_and_a_numeric_change_is_name
     assert toy.spec(steps=4, step_s=9.0).fingerprint == base.fingerprint
     changed = toy.spec(steps=5, inputs={"up": "abc"})
     assert changed.fingerprint != base.fingerprint
-    assert changed_keys(base, changed) == ['inputs.up: absent -> "abc"', "settings.toy.steps: 4 -> 5"]
+    assert changed_keys(base, changed) == [
+        'inputs.up: absent -> "abc"',
+        "settings.toy.steps: 4 -> 5",
+    ]
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=5), st.integers() | st.text() | st.booleans(), max_size=5))
-def test_the_fingerprint_does_not_depend_on_the_order_of_keys(numbers: dict[str, int | str | bool]) -> None:
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=5), st.integers() | st.text() | st.booleans(), max_size=5
+    )
+)
+def test_the_fingerprint_does_not_depend_on_the_order_of_keys(
+    numbers: dict[str, int | str | bool],
+) -> None:
     def spec(values: dict[str, int | str | bool]) -> StageSpec:
         return toy.spec().model_copy(update={"numeric": values})
 

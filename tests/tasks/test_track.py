@@ -28,7 +28,9 @@ def write(stage: Stage, *rows: tuple[int, dict[str, float]]) -> None:
 
 
 def history(directory: Path, run_id: str, key: str) -> list[tuple[int, float]]:
-    return sorted((m.step, m.value) for m in MlflowClient(uri(directory)).get_metric_history(run_id, key))
+    return sorted(
+        (m.step, m.value) for m in MlflowClient(uri(directory)).get_metric_history(run_id, key)
+    )
 
 
 def test_a_stage_is_one_run_whoever_asks_for_it_and_logs_each_step_once(
@@ -59,11 +61,15 @@ def test_a_stage_is_one_run_whoever_asks_for_it_and_logs_each_step_once(
     assert run.data.tags["mlflow.parentRunId"] == other.run_id
     assert run.data.params["toy.steps"] == "4"
     assert run.info.status == "FINISHED"
-    assert [item.path for item in client.list_artifacts(first.run_id, "plots")] == ["plots/note.txt"]
+    assert [item.path for item in client.list_artifacts(first.run_id, "plots")] == [
+        "plots/note.txt"
+    ]
     assert "spec.json" in [item.path for item in client.list_artifacts(first.run_id)]
 
 
-def test_a_half_written_row_waits_for_its_other_half(tmp_path: Path, pipeline: PipelineTrack) -> None:
+def test_a_half_written_row_waits_for_its_other_half(
+    tmp_path: Path, pipeline: PipelineTrack
+) -> None:
     stage = Stage.prepare(tmp_path, toy.spec())
     track = pipeline.stage(stage.spec, stage.dir)
     write(stage, (1, {"a": 1.0}))
@@ -78,7 +84,9 @@ def test_a_half_written_row_waits_for_its_other_half(tmp_path: Path, pipeline: P
     assert history(tmp_path, track.run_id, "a") == [(1, 1.0), (2, 2.0)]
 
 
-def test_a_finished_stage_whose_launcher_was_killed_is_settled(tmp_path: Path, pipeline: PipelineTrack) -> None:
+def test_a_finished_stage_whose_launcher_was_killed_is_settled(
+    tmp_path: Path, pipeline: PipelineTrack
+) -> None:
     stage = Stage.prepare(tmp_path, toy.spec())
     track = pipeline.stage(stage.spec, stage.dir)
     write(stage, (1, {"a": 1.0}))
@@ -87,7 +95,9 @@ def test_a_finished_stage_whose_launcher_was_killed_is_settled(tmp_path: Path, p
     assert MlflowClient(uri(tmp_path)).get_run(track.run_id).info.status == "FINISHED"
 
 
-def test_a_store_that_fails_costs_a_line_and_no_metric(tmp_path: Path, pipeline: PipelineTrack) -> None:
+def test_a_store_that_fails_costs_a_line_and_no_metric(
+    tmp_path: Path, pipeline: PipelineTrack
+) -> None:
     stage = Stage.prepare(tmp_path, toy.spec())
     track = pipeline.stage(stage.spec, stage.dir)
     write(stage, (1, {"a": 1.0}))
@@ -104,7 +114,9 @@ def test_a_store_that_fails_costs_a_line_and_no_metric(tmp_path: Path, pipeline:
 
 
 def test_a_server_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9 cannot be used: .*refused\n.*track\.uri"):
+    with pytest.raises(
+        UserError, match=r"MLflow at http://127\.0\.0\.1:9 cannot be used: .*refused\n.*track\.uri"
+    ):
         PipelineTrack("http://127.0.0.1:9", "test", "one", tmp_path)
 
 

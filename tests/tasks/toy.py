@@ -59,7 +59,10 @@ def run(ctx: StageContext) -> None:
         ctx.progress(step, config.steps, sum=float(total))
         if step % config.checkpoint_every == 0:
             _save(ctx, step, total)
-    upstream = sum(json.loads((ctx.input(name) / "sum.json").read_text())["total"] for name in ctx.stage.spec.inputs)
+    upstream = sum(
+        json.loads((ctx.input(name) / "sum.json").read_text())["total"]
+        for name in ctx.stage.spec.inputs
+    )
     (ctx.outputs / "sum.json").write_text(json.dumps({"total": total, "upstream": upstream}))
     ctx.result(total=total, steps=step)
     ctx.ran_on(engine="toy")

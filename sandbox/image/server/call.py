@@ -4,93 +4,101 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import linux
+from . import imports
 from .capture import Capture
 from .child import MEMORY_SIGNAL
+from .peers import Peer
+from .slot import Slot
 
-CPU_TOLERANCE = (
-    0.5  # SIGXCPU goes by sampled ticks, which under load run ahead of the clock that we read
-)
+# SIGXCPU goes by sampled ticks, which under load run ahead of the clock that is read at the end.
+CPU_TOLERANCE = 0.5
 HARD_OUTPUT = 8 << 20  # bytes of both streams together; beyond it the call is ended
 KIB = 1024
-SCI_IMPORT = re.compile(r"\b(?:numpy|scipy|sympy|mpmath|networkx|pandas)\b")
+MIB = 1 << 20
+READ_SIZE = 1 << 16
 
 
-@dataclass
+@dataclass(frozen=True)
 class Exit:
-    """How the call's first process ended, as its zygote saw it."""
+    """How the call's first process ended, as the kernel told it."""
 
     wait_status: int
     cpu_s: float
     max_rss_mb: float
 
 
-@dataclass
+@dataclass(eq=False)
 class Call:
-    """A request that holds a slot, or waits for its zygote."""
+    """A request that waits, holds a slot, or both ends."""
 
     id: int
     code: str
     stdin: str
     limits: dict[str, Any]
-    peer: Any
-    mode: str = "script"
-    history: list[str] = field(default_factory=list)  # the cells before, in cell mode
-    out: Capture = field(init=False)
-    err: Capture = field(init=False)
+    mode: str
+    history: list[str]
+    peer: Peer
+    slot: Slot | None = None
+    pid: int | None = None  # of its first process, once it has been forked
+    look_at: float = 0.0  # when its dispatcher looks at it next, if nothing happens before
     started_at: float = 0.0
     ended_at: float = 0.0
-    open_pipes: set[int] = field(default_factory=set)
     ended_by: str | None = None  # the status that the dispatcher decided on when it ended the call
     exit: Exit | None = None
-    oom_before: int = 0
+    watched: bool = False  # its pipes are in the loop
+    pipes: dict[int, Capture] = field(default_factory=dict)  # that have not been read to their end
+    cpu_seen_s: float = 0.0  # of all its processes, by the last look
 
     def __post_init__(self) -> None:
         self.out = Capture(self.limits["output_kib"] * KIB)
         self.err = Capture(self.limits["output_kib"] * KIB)
+        self.tier = imports.tier_for("\n".join([*self.history, self.code]))
 
-    @property
-    def tier(self) -> str:
-        return "sci" if any(map(SCI_IMPORT.search, (self.code, *self.history))) else "std"
+    @classmethod
+    def of(cls, message: dict[str, Any], peer: Peer) -> Call:
+        return cls(
+            message["id"],
+            message["code"],
+            message["stdin"],
+            message["limits"],
+            message.get("mode", "script"),
+            message.get("history", []),
+            peer,
+        )
+
+    def program(self) -> bytes:
+        """What the child reads."""
+        if self.mode == "cell":
+            return json.dumps({"history": self.history, "code": self.code}).encode()
+        return self.code.encode("utf-8", "surrogatepass")
+
+    def read(self, fd: int) -> bool:
+        """Take what is in the pipe now, one piece at most; False if there is nothing, True at the end too."""
+        try:
+            data = os.read(fd, READ_SIZE)
+        except BlockingIOError:
+            return False
+        if data:
+            self.pipes[fd].add(data)
+        else:
+            del self.pipes[fd]
+        return True
 
     @property
     def too_much_output(self) -> bool:
         return self.out.total + self.err.total > HARD_OUTPUT
 
-    def files(self) -> list[int]:
-        """Code and stdin as anonymous files: the program may read them at any pace, or never."""
-        program = self.code
-        if self.mode == "cell":
-            program = json.dumps({"history": self.history, "code": self.code})
-        descriptors = []
-        for name, data in (
-            ("code", program.encode("utf-8", "surrogatepass")),
-            ("stdin", self.stdin.encode("utf-8", "replace")),
-        ):
-            fd = os.memfd_create(name, os.MFD_CLOEXEC)
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.lseek(fd, 0, os.SEEK_SET)
-            descriptors.append(fd)
-        return descriptors
-
-    def begin(self) -> None:
-        self.started_at = time.monotonic()
-        self.oom_before = linux.oom_kills()
-
-    def result(self) -> dict[str, Any]:
-        """The reply, once the call has ended and its output is complete."""
+    def result(self, oom_killed: bool) -> dict[str, Any]:
+        """The reply, once the call has ended and its output is complete. `oom_killed`: the kernel has killed
+        something for memory since the call began."""
         end = self.exit
         reply: dict[str, Any] = {
             "id": self.id,
-            "status": self._status(),
+            "status": self._status(oom_killed),
             "stdout": self.out.text(),
             "stderr": self.err.text(),
             "truncated": self.out.truncated or self.err.truncated,
@@ -98,14 +106,15 @@ class Call:
         }
         if end is None:
             return reply
-        reply |= {"cpu_s": round(end.cpu_s, 6), "max_rss_mb": round(end.max_rss_mb, 1)}
+        reply["cpu_s"] = round(max(end.cpu_s, self.cpu_seen_s), 6)
+        reply["max_rss_mb"] = round(end.max_rss_mb, 1)
         if self.ended_by is None and os.WIFEXITED(end.wait_status):
             reply["exit_code"] = os.WEXITSTATUS(end.wait_status)
         if reply["status"] == "signal":
             reply["signal"] = os.WTERMSIG(end.wait_status)
         return reply
 
-    def _status(self) -> str:
+    def _status(self, oom_killed: bool) -> str:
         if self.ended_by is not None:
             return self.ended_by
         if self.exit is None:
@@ -119,7 +128,6 @@ class Call:
             return "cpu_limit"
         if number == MEMORY_SIGNAL:
             return "memory"
-        if number == signal.SIGKILL and linux.oom_kills() > self.oom_before:
-            culprit = self.exit.max_rss_mb > self.limits["memory_mb"] / 2
-            return "memory" if culprit else "oom_victim"
+        if number == signal.SIGKILL and oom_killed:
+            return "oom_victim"
         return "signal"

@@ -24,7 +24,6 @@ import re
 import signal
 import sys
 import traceback
-import zlib
 from contextlib import suppress
 from types import CodeType, ModuleType
 from typing import Any
@@ -120,8 +119,8 @@ def _line(error: BaseException) -> str:
 
 
 def _seed(first: str) -> None:
-    seed = zlib.crc32(first.encode("utf-8", "surrogatepass"))
-    random.seed(seed)
+    random.seed(first.encode("utf-8", "surrogatepass"))
+    seed = random.getrandbits(32)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed)

@@ -13,7 +13,7 @@ import resource
 import signal
 from typing import Any
 
-from . import linux, program
+from . import program
 from .walls import Walls
 
 MEMORY_SIGNAL = (
@@ -34,16 +34,13 @@ def run(request: dict[str, Any], fds: list[int], base_memory: int, walls: Walls)
 
 def _become(request: dict[str, Any], fds: list[int], base_memory: int, walls: Walls) -> None:
     leave = os._exit
-    os.setsid()
-    with open(fds[0], "rb", closefd=False) as file:
-        code = file.read()
+    if walls.shared_uid:
+        os.setsid()  # the group is what can be killed at once
+    code = os.read(fds[0], request["size"])
     for target, source in enumerate(fds[1:]):
         os.dup2(source, target)
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _limit(request["limits"], base_memory, walls.shared_uid)
     _drop_rights(request["uid"])
-    linux.die_with_parent()  # a change of uid would clear it
     box = request["box"]
     os.chdir(box)
     os.environ["HOME"] = os.environ["TMPDIR"] = box
@@ -68,8 +65,9 @@ def _limit(limits: dict[str, Any], base_memory: int, shared_uid: bool) -> None:
         (resource.RLIMIT_NPROC, tasks, tasks),
     ):
         resource.setrlimit(which, (soft, hard))
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # when memory runs out, calls go before the service
+    adjust = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    os.write(adjust, b"1000")  # when memory runs out, calls go before the service
+    os.close(adjust)
 
 
 def _tasks_of_machine() -> int:
@@ -80,7 +78,6 @@ def _tasks_of_machine() -> int:
 def _drop_rights(uid: int | None) -> None:
     if uid is None:
         return
-    os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     if os.getresuid() != (uid, uid, uid):

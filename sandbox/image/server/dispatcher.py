@@ -1,8 +1,11 @@
 """The dispatcher: one loop that gives each call a slot, reads its output, ends it in time and answers.
 
-It holds requests, so it never forks a call itself: zygotes do, and get code and stdin as files. Invariants:
-every `run` that arrives is answered exactly once; a slot is free only when no process of its uid is left
-and its scratch is empty; nothing that a program writes is parsed.
+It holds requests, so it never forks a call itself: zygotes do, and get code and stdin as files. But it is the
+parent of what they fork. Invariants: every `run` that arrives is answered exactly once; a slot is free only when
+no process of its uid is left and its scratch is empty; nothing that a program writes is parsed.
+
+A call's life: waiting -> started (its zygote forks) -> running -> ended -> settled: slot clean, answered. Most calls
+end within EARLY_S, and for those nothing is watched: their output is in the pipes when they end.
 
 Settings (JSON, first argument): socket, box_root, slots (first, last + 1), uid_base (null: calls keep the
 service's uid), reaper (a uid of its own: two dispatchers that shared one would kill each other), walls (see walls.py).
@@ -10,42 +13,32 @@ service's uid), reaper (a uid of its own: two dispatchers that shared one would 
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import json
 import os
-import select
 import signal
-import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from . import linux, wire
-from .call import Call, Exit
+from . import linux, tree, wire
+from .call import MIB, Call, Exit
+from .imports import TIERS
+from .loop import Loop
+from .peers import Peer, Peers
 from .pid1 import ALIVE, BEAT
 from .slot import Slot
+from .strays import below
 from .tier import Tier
 
-READ_SIZE = 1 << 16
+EARLY_S = 0.01
+WATCH_S = 0.1
 SOFT_STOP_S = 0.3  # between the signal that lets a program flush and the one that it cannot survive
-KILL_AGAIN_S = 0.02
+AGAIN_S = 0.002
 QUIET_S = 2.0  # a slot that is not clean by then is given up
 TICK_S = 1.0
-TIERS = ("std", "sci")
-
-
-class Peer:
-    """A connection to the gateway; writes never block the loop."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.decoder = wire.Decoder()
-        self.outgoing = bytearray()
-        self.closed = False
+STUCK_S = 5.0  # a zygote that takes so long to fork is replaced
 
 
 class Dispatcher:
@@ -55,266 +48,282 @@ class Dispatcher:
         self.free = deque(self.slots.values())
         self.waiting: deque[Call] = deque()
         self.running: dict[int, Call] = {}  # by slot index
-        self.poll = select.epoll()
-        self.handlers: dict[int, Callable[[int], None]] = {}
-        self.timers: list[tuple[float, int, Callable[[], None]]] = []
-        self.timer_numbers = itertools.count()
-        self.peers: dict[int, Peer] = {}
+        self.loop = Loop()
+        self.loop.on_child_ended(self.reap)
+        self.children = tree.OwnChildren()
+        self.oom = linux.OomCounter()
+        self.peers = Peers(
+            self.loop, settings["socket"], lambda _: self.announce(), self.on_message, self.on_gone
+        )
+        self.null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.unreaped = False  # a child has ended whose call was not known then
         self.walls = settings["walls"]
         self.tiers = {name: Tier(name, self) for name in TIERS}
-        self.listener = self._listen(settings["socket"])
 
-    def _listen(self, path: str) -> socket.socket:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(path)
-        os.chmod(
-            path, 0o666
-        )  # who may reach it is decided by the directories around it, on both sides
-        listener.listen(8)
-        self.watch(listener.fileno(), lambda _: self._accept())
-        return listener
-
-    # The loop.
-
-    def watch(self, fd: int, handler: Callable[[int], None], events: int = select.EPOLLIN) -> None:
-        self.handlers[fd] = handler
-        self.poll.register(fd, events)
-
-    def unwatch(self, fd: int) -> None:
-        del self.handlers[fd]
-        self.poll.unregister(fd)
-
-    def later(self, delay_s: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self.timers, (time.monotonic() + delay_s, next(self.timer_numbers), action))
-
-    def loop(self) -> None:
+    def run(self) -> None:
+        self.tick()
         while True:
-            timeout = max(0.0, self.timers[0][0] - time.monotonic()) if self.timers else -1
-            for fd, events in self.poll.poll(timeout):
-                if fd in self.handlers:
-                    self.handlers[fd](events)
-            while self.timers and self.timers[0][0] <= time.monotonic():
-                heapq.heappop(self.timers)[2]()
+            now = time.monotonic()
+            until = now + TICK_S
+            for call in list(self.running.values()):
+                if call.look_at <= now:
+                    self.look(call)
+                until = min(until, call.look_at)
+            if self.unreaped:
+                self.reap()
+                until = min(until, now + AGAIN_S)
+            self.loop.turn(until)
+
+    def tick(self) -> None:
+        self.sign(ALIVE)
+        self.oom.look()
+        for tier in self.tiers.values():
+            tier.look()
+        self.loop.later(TICK_S, self.tick)
 
     def sign(self, kind: bytes) -> None:
         """Tell PID 1 that this process lives (and, with BEAT, that the owner does)."""
         with suppress(BlockingIOError):  # many are waiting to be read, so one more says nothing new
             os.write(self.signs_fd, kind)
 
-    def tick(self) -> None:
-        self.sign(ALIVE)
-        self.later(TICK_S, self.tick)
-
     # The gateway's side.
-
-    def _accept(self) -> None:
-        sock, _ = self.listener.accept()
-        sock.setblocking(False)
-        peer = Peer(sock)
-        self.peers[sock.fileno()] = peer
-        self.watch(sock.fileno(), lambda events: self._on_peer(peer, events))
-        self.announce()
 
     def announce(self) -> None:
         """Tell every peer once all tiers can fork."""
         if not all(tier.ready for tier in self.tiers.values()):
             return
         missing = sorted({name for tier in self.tiers.values() for name in tier.missing})
-        for peer in list(self.peers.values()):
-            self.send(peer, {"op": "ready", "missing": missing})
+        self.peers.send_all({"op": "ready", "missing": missing})
         self.schedule()
 
-    def _on_peer(self, peer: Peer, events: int) -> None:
-        if events & select.EPOLLOUT:
-            self._flush(peer)
-        if peer.closed or not events & ~select.EPOLLOUT:
-            return
-        try:
-            data = peer.sock.recv(1 << 18)
-            messages = peer.decoder.feed(data)
-        except BlockingIOError:
-            return
-        except (OSError, ValueError, wire.WireError) as error:
-            print(f"connection dropped: {error}", file=sys.stderr, flush=True)
-            data, messages = b"", []
-        for message in messages:
-            self._on_message(peer, message)
-        if not data:
-            self._drop(peer)
-
-    def _on_message(self, peer: Peer, message: wire.Message) -> None:
+    def on_message(self, peer: Peer, message: wire.Message) -> None:
         operation = message["op"]
         if operation == "run":
-            call = Call(message["id"], message["code"], message["stdin"], message["limits"], peer)
-            call.mode, call.history = message["mode"], message["history"]
-            self.waiting.append(call)
+            self.waiting.append(Call.of(message, peer))
             self.schedule()
         elif operation == "beat":
             self.sign(BEAT)
-            self.send(peer, {"op": "beat"})
+            zygotes = {name: tier.report() for name, tier in self.tiers.items()}
+            self.peers.send(peer, {"op": "beat", "zygotes": zygotes})
         elif operation == "cancel":
-            self._cancel(peer, message["id"])
+            self.cancel(peer, message["id"])
         elif operation == "quit":
             sys.exit("the gateway wants this dispatcher replaced")
 
-    def _cancel(self, peer: Peer, number: int | None) -> None:
+    def on_gone(self, peer: Peer) -> None:
+        self.cancel(peer, None)
+
+    def cancel(self, peer: Peer, number: int | None) -> None:
         """End the call `number` of `peer`; all of its calls where None."""
         for call in list(self.waiting):
             if call.peer is peer and number in (None, call.id):
                 self.waiting.remove(call)
-                self.send(peer, {"id": call.id, "status": "cancelled"})
-        for index, call in list(self.running.items()):
+                self.peers.send(peer, {"id": call.id, "status": "cancelled"})
+        for call in list(self.running.values()):
             if call.peer is peer and number in (None, call.id):
-                self.end(self.slots[index], call, "cancelled")
+                self.end(call, "cancelled")
 
-    def _drop(self, peer: Peer) -> None:
-        if peer.closed:
-            return
-        peer.closed = True
-        self.unwatch(peer.sock.fileno())
-        del self.peers[peer.sock.fileno()]
-        peer.sock.close()
-        self._cancel(peer, None)
-
-    def send(self, peer: Peer, message: wire.Message) -> None:
-        if peer.closed:
-            return
-        idle = not peer.outgoing
-        peer.outgoing += wire.encode(message)
-        if idle:
-            self._flush(peer)
-
-    def _flush(self, peer: Peer) -> None:
-        try:
-            sent = peer.sock.send(peer.outgoing)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._drop(peer)
-            return
-        del peer.outgoing[:sent]
-        self.poll.modify(
-            peer.sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if peer.outgoing else 0)
-        )
-
-    # A call's life: waiting -> forked by a zygote -> ended -> slot made clean -> answered.
+    # A call's life.
 
     def schedule(self) -> None:
-        while self.waiting and self.free and self.tiers[self.waiting[0].tier].ready:
-            self._start(self.free.popleft(), self.waiting.popleft())
+        for call in list(self.waiting):
+            if not self.free:
+                return
+            if self.tiers[call.tier].ready:
+                self.waiting.remove(call)
+                self.start(self.free.popleft(), call)
 
-    def _start(self, slot: Slot, call: Call) -> None:
-        files = call.files()
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        err_read, err_write = os.pipe2(os.O_CLOEXEC)
-        for fd, capture in ((out_read, call.out), (err_read, call.err)):
-            os.set_blocking(fd, False)
-            os.fchmod(
-                fd, 0o666
-            )  # the call may open it anew as /dev/stdout; nobody else has a path to it
-            call.open_pipes.add(fd)
-            self.watch(fd, lambda _, fd=fd, capture=capture: self._read(slot, call, fd, capture))  # type: ignore[misc]
-        slot.pid = None
+    def start(self, slot: Slot, call: Call) -> None:
+        program = call.program()
+        out, out_inside = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        err, err_inside = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        inside = [file_of("code", program), out_inside, err_inside]
+        for fd in (out_inside, err_inside):
+            os.set_blocking(fd, True)
+        stdin = self.null
+        if call.stdin:
+            stdin = file_of("stdin", call.stdin.encode("utf-8", "replace"))
+            inside.append(stdin)
+        for fd in (out, err):
+            # The call may open it anew, as /dev/stdout; nobody else has a path to it.
+            os.fchmod(fd, 0o666)
+        call.pipes = {out: call.out, err: call.err}
+        call.slot = slot
+        call.started_at = time.monotonic()
+        call.look_at = call.started_at + EARLY_S
         self.running[slot.index] = call
-        call.begin()
-        request = {"slot": slot.index, "uid": slot.uid, "box": slot.box, "limits": call.limits}
-        request["mode"] = call.mode
-        inner = [*files, out_write, err_write]
-        self.tiers[call.tier].fork(request, inner)
-        for fd in inner:
+        request = {
+            "slot": slot.index,
+            "uid": slot.uid,
+            "box": slot.box,
+            "limits": call.limits,
+            "mode": call.mode,
+            "size": len(program),
+        }
+        self.tiers[call.tier].fork(request, [inside[0], stdin, out_inside, err_inside])
+        for fd in inside:
             os.close(fd)
-        self.later(call.limits["wall_s"], lambda: self._time_out(slot, call))
 
-    def _read(self, slot: Slot, call: Call, fd: int, capture: Any) -> None:
-        data = b""
-        try:
-            data = os.read(fd, READ_SIZE)
-        except BlockingIOError:
-            return
-        if data:
-            capture.add(data)
-            if call.too_much_output:
-                self.end(slot, call, "output_limit")
-            return
-        self._close_pipe(call, fd)
-        if call.exit is not None and not call.open_pipes:
-            self._settle(slot, call)
+    def on_forked(self, slot: int, pid: int) -> None:
+        self.running[slot].pid = pid
 
-    def _close_pipe(self, call: Call, fd: int) -> None:
-        call.open_pipes.remove(fd)
-        self.unwatch(fd)
-        os.close(fd)
-
-    def _time_out(self, slot: Slot, call: Call) -> None:
-        if self.running.get(slot.index) is not call or call.exit is not None:
-            return
-        call.ended_by = call.ended_by or "timeout"
-        slot.kill(signal.SIGALRM)
-        self.later(SOFT_STOP_S, lambda: self.end(slot, call, "timeout"))
-
-    def end(self, slot: Slot, call: Call, status: str) -> None:
-        """Kill the call, as often as it takes for its zygote to report the end."""
-        if self.running.get(slot.index) is not call or call.exit is not None:
-            return
-        call.ended_by = call.ended_by or status
-        slot.kill()
-        self.later(KILL_AGAIN_S, lambda: self.end(slot, call, status))
-
-    def on_forked(self, slot_index: int, pid: int) -> None:
-        self.slots[slot_index].pid = pid
-
-    def on_exit(self, slot_index: int, end: Exit | None) -> None:
-        """The zygote reports the end of the call in this slot (None: it could not fork, or has died)."""
-        call = self.running.get(slot_index)
-        if call is None or call.exit is not None:
-            return
-        slot = self.slots[slot_index]
-        call.ended_at = time.monotonic()
-        if end is None:
+    def on_lost(self, slot: int) -> None:
+        """The zygote did not fork the call in this slot, or died before it said so."""
+        call = self.running.get(slot)
+        if call is not None and call.exit is None and call.pid is None:
             call.ended_by = "sandbox_error"
-            end = Exit(0, 0.0, 0.0)
+            self.on_exit(call, Exit(0, 0.0, 0.0))
+
+    def look(self, call: Call) -> None:
+        """What is due for a call that has not ended by itself."""
+        if call.exit is not None:
+            self.settle(call)
+            return
+        now = time.monotonic()
+        if call.ended_by is not None:
+            self.kill(call)
+            return
+        if not call.watched:
+            call.watched = True
+            for fd in call.pipes:
+                self.loop.watch(fd, lambda _, fd=fd: self.on_output(call, fd))  # type: ignore[misc]
+        limits = call.limits
+        self.read_pids()
+        if call.pid is None and now - call.started_at > STUCK_S:
+            self.tiers[call.tier].replace()
+        usage = self.usage(call) if call.pid is not None else tree.Usage()
+        call.cpu_seen_s = max(call.cpu_seen_s, usage.cpu_s)
+        if usage.memory > limits["total_memory_mb"] * MIB:
+            self.end(call, "memory")
+        elif (
+            usage.cpu_s >= limits["cpu_s"] + SOFT_STOP_S
+        ):  # one process alone meets its own limit first
+            self.stop(call, "cpu_limit", signal.SIGXCPU)
+        elif now - call.started_at >= limits["wall_s"]:
+            self.stop(call, "timeout", signal.SIGALRM)
+        else:
+            call.look_at = min(now + WATCH_S, call.started_at + limits["wall_s"])
+
+    def stop(self, call: Call, status: str, number: int) -> None:
+        """End a call, but let it hand over its output first."""
+        assert call.slot is not None
+        call.ended_by = status
+        call.slot.kill(call.pid, number)
+        call.look_at = time.monotonic() + SOFT_STOP_S
+
+    def end(self, call: Call, status: str) -> None:
+        if call.exit is None:
+            call.ended_by = call.ended_by or status
+            self.kill(call)
+
+    def kill(self, call: Call) -> None:
+        """Kill the call, again and again until the kernel says that it has ended."""
+        assert call.slot is not None
+        call.slot.kill(call.pid)
+        call.look_at = time.monotonic() + AGAIN_S * 10
+
+    def on_output(self, call: Call, fd: int) -> None:
+        if not call.read(fd):
+            return
+        if fd not in call.pipes:
+            self.loop.unwatch(fd)
+            os.close(fd)
+        elif call.too_much_output:
+            self.end(call, "output_limit")
+
+    def reap(self) -> None:
+        """A child has ended: find out whose, and settle its call."""
+        self.unreaped = self.read_pids()
+        for call in list(self.running.values()):
+            if call.pid is None or call.exit is not None:
+                continue
+            pid, status, usage = os.wait4(call.pid, os.WNOHANG)
+            if pid != 0:
+                cpu_s = usage.ru_utime + usage.ru_stime
+                self.on_exit(call, Exit(status, cpu_s, usage.ru_maxrss / 1024))
+
+    def on_exit(self, call: Call, end: Exit) -> None:
         call.exit = end
-        slot.kill()
-        for fd in list(call.open_pipes):
-            self._read_rest(slot, call, fd)
-        self._settle(slot, call)
+        call.ended_at = time.monotonic()
+        self.settle(call)
 
-    def _read_rest(self, slot: Slot, call: Call, fd: int) -> None:
-        """The usual case: all output is in the pipe already, and its end too."""
-        handler = self.handlers[fd]
-        while fd in call.open_pipes:
-            before = call.out.total + call.err.total
-            handler(select.EPOLLIN)
-            if call.out.total + call.err.total == before or call.too_much_output:
-                return
-
-    def _settle(self, slot: Slot, call: Call) -> None:
+    def settle(self, call: Call) -> None:
         """Answer and free the slot once nothing of the call is left."""
-        if self.running.get(slot.index) is not call:
+        slot = call.slot
+        assert slot is not None
+        if strays := self.strays(slot):
+            self.end_strays(call, slot, strays)
             return
-        if call.open_pipes or slot.survivors():
-            if time.monotonic() - call.ended_at > QUIET_S:
-                self._give_up(slot, call)
-                return
-            slot.kill()
-            self.later(KILL_AGAIN_S / 10, lambda: self._settle(slot, call))
-            return
+        for fd in list(call.pipes):
+            while fd in call.pipes and call.read(fd):
+                pass
+            self.loop.unwatch(fd)
+            os.close(fd)
+        call.pipes.clear()
         slot.clean()
         del self.running[slot.index]
-        self.send(call.peer, call.result())
+        self.peers.send(call.peer, call.result(self.oom.moved_since(call.started_at)))
         self.free.append(slot)
         self.schedule()
 
-    def _give_up(self, slot: Slot, call: Call) -> None:
-        """A process that no kill ends holds the slot: end the whole sandbox, the owner starts a new one."""
-        print(
-            f"slot {slot.index} is not empty {QUIET_S:g} s after its call {call.id}",
-            file=sys.stderr,
-            flush=True,
-        )
-        sys.exit(1)
+    def strays(self, slot: Slot) -> list[int]:
+        """Processes that the ended call in `slot` left behind: each is our child, or below one that is."""
+        unknown = self.unknown_children()
+        if unknown and slot.uid is None:
+            self.wait_for_pids()
+            return list(self.unknown_children())
+        return [pid for pid in unknown if tree.real_uid(pid) == slot.uid]
+
+    def end_strays(self, call: Call, slot: Slot, strays: list[int]) -> None:
+        slot.kill(None)
+        for pid in below(strays) if slot.uid is None else []:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in strays:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG | linux.WAIT_FOR_ALL)
+        now = time.monotonic()
+        call.look_at = now + AGAIN_S
+        if now - call.ended_at > QUIET_S:
+            sys.exit(f"slot {slot.index} is not empty {QUIET_S:g} s after its call {call.id}")
+
+    def unknown_children(self) -> set[int]:
+        """Children that are neither a zygote nor a call whose pid is known."""
+        known = {call.pid for call in self.running.values() if call.exit is None}
+        for tier in self.tiers.values():
+            known.update(tier.pids)
+        return self.children.pids() - known
+
+    def read_pids(self) -> bool:
+        """Learn the pids of calls that were forked; is one still to come?"""
+        return sum(tier.read_pids() for tier in self.tiers.values()) > 0
+
+    def wait_for_pids(self) -> None:
+        """Until no child is unknown because its zygote has not told its pid yet."""
+        give_up_at = time.monotonic() + QUIET_S
+        while self.read_pids():
+            if time.monotonic() > give_up_at:
+                sys.exit("a zygote does not fork")
+            time.sleep(AGAIN_S / 10)
+
+    def usage(self, call: Call) -> tree.Usage:
+        """Of all processes of a running call."""
+        assert call.slot is not None
+        assert call.pid is not None
+        uid, roots = call.slot.uid, [call.pid]
+        if uid is not None:  # else nothing leaves the tree below the first process
+            roots += self.strays(call.slot)
+        return tree.usage_below(roots, uid, self.tiers[call.tier].memory)
+
+
+def file_of(name: str, data: bytes) -> int:
+    """An anonymous file: the program may read it at any pace, or never."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def slots_of(settings: dict[str, Any]) -> dict[int, Slot]:
@@ -331,22 +340,21 @@ def slots_of(settings: dict[str, Any]) -> dict[int, Slot]:
     ]
     give_up_at = time.monotonic() + QUIET_S
     for slot in slots:
-        slot.kill()
-        while slot.survivors():
+        slot.kill(None)
+        while slot.uid is not None and tree.any_of(slot.uid):
             if time.monotonic() > give_up_at:
                 sys.exit(f"slot {slot.index}: processes of a former dispatcher do not end")
-            time.sleep(KILL_AGAIN_S / 10)
-            slot.kill()
+            time.sleep(AGAIN_S)
+            slot.kill(None)
         slot.clean()
     return {slot.index: slot for slot in slots}
 
 
 def main() -> None:
     linux.die_with_parent()
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
     settings = json.loads(sys.argv[1])
-    dispatcher = Dispatcher(settings, int(sys.argv[2]))
-    dispatcher.tick()
-    dispatcher.loop()
+    Dispatcher(settings, int(sys.argv[2])).run()
 
 
 if __name__ == "__main__":

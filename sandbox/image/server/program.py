@@ -11,6 +11,7 @@ import gc
 import io
 import linecache
 import os
+import random
 import re
 import signal
 import sys
@@ -23,21 +24,54 @@ from types import FrameType, ModuleType
 from . import cells, linux
 
 FILE_NAME = "main.py"
+DRAWS = re.compile(rb"rand|sampl|shuffl|choice")
+PRACTICE = 20  # after so many runs the interpreter has made its code what it will be
 OWN_FILES = os.path.dirname(__file__) + os.sep
 CELL_LINE = re.compile(r'File "(Cell \d+)"(?=, line )')
 
 
+def prepare() -> None:
+    """In the zygote, once, for all its children: what needs nothing of a call."""
+    _main_module()
+    _with_streams_of_a_call(_prepare_streams)
+
+
+def _prepare_streams() -> None:
+    """Open them, and run some programs: what runs for the first time is slow and writes to pages, which each child
+    would copy."""
+    _open_streams()
+    module = sys.modules["__main__"]
+    for _ in range(PRACTICE):
+        _execute(_script, b"print(1)", module)
+        _flush()
+    module.__dict__.pop("__file__")
+
+
 def run(code: bytes, box: str, mode: str) -> int:
     """Run `code` with `box` as its directory; the exit code. A MemoryError passes through."""
-    _streams()
-    module = _main_module(box)
+    sys.path[0] = box
     gc.enable()
     body = cells.run if mode == "cell" else _script
-    return _finish(_execute(body, code, module))
+    return _finish(_execute(body, code, sys.modules["__main__"]))
 
 
-def _streams() -> None:
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), "utf-8", "replace")
+def _with_streams_of_a_call(action: Callable[[], None]) -> None:
+    """Run `action` with a file and two pipes as descriptors 0 to 2."""
+    kept = [os.dup(fd) for fd in range(3)]
+    read, write = os.pipe()
+    file = os.memfd_create("stdin")
+    for fd, source in enumerate((file, write, write)):
+        os.dup2(source, fd)
+    action()
+    for fd, source in enumerate(kept):
+        os.dup2(source, fd)
+    for fd in (*kept, read, write, file):
+        os.close(fd)
+
+
+def _open_streams() -> None:
+    source = io.BufferedReader(io.FileIO(0, "r", closefd=False))
+    sys.stdin = io.TextIOWrapper(source, "utf-8", "replace")
     out = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
     err = io.BufferedWriter(io.FileIO(2, "w", closefd=False))
     sys.stdout = io.TextIOWrapper(out, "utf-8", "backslashreplace")
@@ -56,27 +90,29 @@ def _streams() -> None:
     signal.signal(signal.SIGXCPU, give_up)
 
 
-def _main_module(box: str) -> ModuleType:
+def _main_module() -> None:
+    """An empty main program, in an interpreter that has never heard of the server's modules."""
     module = ModuleType("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
     sys.modules["__main__"] = module
     for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
         del sys.modules[name]
     sys.argv = [FILE_NAME]
-    sys.path[0] = box
-    return module
 
 
-def _reseed() -> None:
-    """numpy's global generator would be the zygote's in every call (`random` reseeds itself at fork). scipy and
-    pandas draw from it too, so no look at the code tells who needs it; four words take 8 us, no seed 100."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
+def _reseed(code: bytes) -> None:
+    """The global generators would be the zygote's in every call. Seeding them is dear, because it copies their
+    pages, so only who may draw from them does; scipy and pandas draw from numpy's without saying so."""
+    if "scipy" not in sys.modules and not DRAWS.search(code):
+        return
+    random.seed()
+    if "numpy.random" in sys.modules:
+        numpy = sys.modules["numpy"]
         numpy.random.seed(numpy.frombuffer(os.urandom(16), "u4"))
 
 
 def _script(code: bytes, module: ModuleType) -> None:
-    _reseed()
+    _reseed(code)
     source = code.decode("utf-8")
     linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
     module.__dict__["__file__"] = FILE_NAME
@@ -113,20 +149,25 @@ def _report(error: BaseException) -> None:
 
 def _finish(status: int) -> int:
     """What an interpreter does after the last line: flush, wait for threads, run exit handlers, flush."""
-    _flush()
+    _flush_python()
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     return status if _flush() else (status or 120)
 
 
 def _flush() -> bool:
+    done = _flush_python()
+    linux.flush_c_streams()
+    return done
+
+
+def _flush_python() -> bool:
     done = True
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+    for stream in {sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__}:
         if stream is None:
             continue
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             done = False
-    linux.flush_c_streams()
     return done

@@ -14,16 +14,20 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+MODE = 0o700
+
 
 class Slot:
-    """`uid` None: calls share the service's uid (level `none`), and only their process group is killed."""
+    """`uid` None: calls share the service's uid, and are killed as a process group."""
 
     def __init__(self, index: int, uid: int | None, reaper: int | None, box: str) -> None:
         self.index = index
         self.uid = uid
         self.box = box
-        self.pid: int | None = None  # leader of the call that runs here
         self._reaper = reaper
+        with self._as_slot():
+            os.chmod(box, MODE)
+            self._box_fd = os.open(box, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     @contextmanager
     def _as_slot(self) -> Iterator[None]:
@@ -39,40 +43,27 @@ class Slot:
             os.setresuid(0, 0, 0)
             os.setresgid(-1, 0, -1)
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to every process of this slot."""
+    def kill(self, leader: int | None, number: int = signal.SIGKILL) -> None:
+        """Send a signal to every process of this slot; `leader` is the first one of its call, if that lives."""
         with suppress(ProcessLookupError, PermissionError):
             if self.uid is None:
-                if self.pid is not None:
-                    os.killpg(self.pid, number)
+                if leader is not None:
+                    os.killpg(leader, number)
                 return
             with self._as_slot():
                 os.kill(-1, number)
 
-    def survivors(self) -> bool:
-        """Does a process of this slot's uid still exist (a zombie counts)?"""
-        if self.uid is None:
-            return False
-        wanted = str(self.uid)
-        own = str(os.getpid())
-        for name in os.listdir("/proc"):
-            if not name.isdigit() or name in ("1", own):
-                continue
-            try:
-                with open(f"/proc/{name}/status", "rb") as file:
-                    text = file.read(1024).decode("ascii", "replace")
-            except OSError:
-                continue
-            uid_line = text.partition("\nUid:")[2].partition("\n")[0]
-            if wanted in uid_line.split():
-                return True
-        return False
-
     def clean(self) -> None:
-        """Empty the scratch directory."""
+        """Empty the scratch directory, and make it as it was at first."""
+        names, mode = os.listdir(self._box_fd), stat.S_IMODE(os.fstat(self._box_fd).st_mode)
+        attributes = os.listxattr(self._box_fd)
+        if not names and not attributes and mode == MODE:
+            return
         with self._as_slot():
-            os.chmod(self.box, 0o700)
+            os.chmod(self.box, MODE)
             empty(self.box)
+            for name in attributes:
+                os.removexattr(self._box_fd, name)
 
 
 def empty(top: str) -> None:

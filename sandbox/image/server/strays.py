@@ -20,7 +20,7 @@ def end(keep: Collection[int] = ()) -> None:
     """Kill and reap every descendant of this process but the children in `keep` and what is below them."""
     give_up_at = time.monotonic() + MOST_S
     while strays := [pid for pid in children(os.getpid()) if pid not in keep]:
-        for pid in [*strays, *_below(strays)]:
+        for pid in below(strays):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for pid in strays:
@@ -43,8 +43,9 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def _below(pids: list[int]) -> list[int]:
-    found: list[int] = []
+def below(pids: list[int]) -> list[int]:
+    """`pids` and all their descendants."""
+    found = list(pids)
     level = pids
     while level:
         level = [child for pid in level for child in children(pid)]

@@ -44,9 +44,7 @@ class Walls:
         """In the zygote, before its first fork and with nothing of a call in it."""
         for which, limit in SAME_FOR_ALL:
             resource.setrlimit(which, (limit, limit))
-        if self.shared_uid:
-            linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-        else:
+        if not self.shared_uid:
             linux.prctl(linux.PR_SET_DUMPABLE, 0)  # a child could no longer write to its own /proc
         if self.readable is not None:
             self._rules = [
