@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 # OpenMP threads that spin cost a factor of ten on shared cores.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -63,7 +64,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench-%: sandbox-image
-	$(BIN)/python -m benchmarks.$(subst -,_,$*)
+	$(BIN)/python -m benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
 
 clean:
 	rm -rf runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,5 @@
+"""Names in Redis, shared by front and workers of the stand-in."""
+
+WORK = "bench:work"
+RESULT = "bench:result:"
+ALIVE = "bench:worker:"
