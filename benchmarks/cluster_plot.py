@@ -62,6 +62,8 @@ def plot(headline: Result, tuned: Sequence[Result], fresh: Sequence[Result]) -> 
     right.axvline(1.0, color="k", linestyle=":", linewidth=1)
     right.axhline(1.0, color="k", linewidth=0.5)
     right.set_xscale("log")
+    right.set_xticks([0.25, 0.5, 1.0, 2.0], ["0.25", "0.5", "1", "2"], minor=False)
+    right.minorticks_off()
     right.set_xlabel("predicted peak / peak below which the gate is off")
     right.set_title("gain in makespan over static interleaved", fontsize=10)
     right.legend(fontsize=8)

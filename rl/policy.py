@@ -82,9 +82,15 @@ class Policy:
             for _ in range(n)
         ]
         self.fleet.place()
+        scheduler = self.fleet.scheduler
+        log.info(
+            "%d rollouts, %.0f tokens expected each, predicted peak %.2f of KV: gate %s, %d wait",
+            *(len(submitted), scheduler.lengths.mean, scheduler.peak),
+            *("on" if scheduler.gated else "off", scheduler.queued),
+        )
         rollouts = await asyncio.gather(*(one(*rollout) for rollout in submitted))
         await self.fleet.settle()
-        self.fleet.scheduler.end_step()
+        scheduler.end_step()
         return [rollouts[i : i + n] for i in range(0, len(rollouts), n)]
 
     async def load_weights(self, path: Path, version: int) -> None:
