@@ -2,8 +2,8 @@
 
 Hardware constants are chosen, not measured: a decode step reads the weights (`step_s`, overheads included) and
 the KV of its sequences (`kv_s`, bytes a token over an attainable bandwidth); prefill is bound by compute.
-`TUNED` are the cases on which `overbook`, `saturation` and `off_below` were chosen, on other seeds. `FRESH` were
-written down afterwards and run once: they are the proof.
+`TUNED` are the cases on which, and on variants of which, the rules with `saturation` were fitted. `FRESH` are others:
+they test what was fitted (docs/placement.md says how far they were seen before).
 """
 
 from __future__ import annotations
