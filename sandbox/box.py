@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,10 @@ LOG = "server.log"
 INNER_DIR = "/run/private/sock"
 INNER_BOX = "/box"
 INNER_CODE = "/opt/sandbox"  # holds the package `server`
+WORKER_MB = 768  # the zygotes of one worker and their children's copied pages
+SERVICE_TASKS = 16  # processes and threads of one worker, and of PID 1
+MOST_OF_MACHINE = 0.8
+MIB = 1 << 20
 SERVER = ["-s", "-m", "server.pid1"]  # arguments of the interpreter, in INNER_CODE
 
 
@@ -66,6 +71,22 @@ class Place:
         except OSError:
             return "(no log)"
         return "\n".join(text.splitlines()[-lines:]) or "(log is empty)"
+
+
+def total_memory_mb(config: SandboxConfig) -> int:
+    """What the service and all its calls may use together: enough for every call, but never the whole machine."""
+    per_slot = config.limits.memory_mb + config.limits.scratch_mb
+    workers = len(config.slots_of_workers)
+    machine_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB
+    return min(
+        WORKER_MB * (1 + workers) + config.all_slots * per_slot, int(machine_mb * MOST_OF_MACHINE)
+    )
+
+
+def total_tasks(config: SandboxConfig) -> int:
+    """Processes and threads of the service and all its calls together."""
+    workers = len(config.slots_of_workers)
+    return SERVICE_TASKS * (1 + workers) + config.all_slots * config.limits.tasks
 
 
 def choose_uid_base(config: SandboxConfig, few_uids: bool) -> int:

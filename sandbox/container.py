@@ -28,13 +28,13 @@ from sandbox.box import (
     Place,
     choose_uid_base,
     server_settings,
+    total_memory_mb,
+    total_tasks,
 )
 from sandbox.build import image_name
 from sandbox.config import SandboxConfig
 
 LABEL = "rstar2.sandbox.owner"
-WORKER_MB = 768  # the zygotes of one worker and their children's copied pages
-SERVICE_TASKS = 16  # processes and threads of one worker, and of PID 1
 MIB = 1 << 20
 
 
@@ -52,14 +52,10 @@ class DockerBox:
     def start(self) -> None:
         remove_strays(self._client)
         self._place.prepare()
-        config, limits = self._config, self._config.limits
-        slots, workers = config.all_slots, len(config.slots_of_workers)
+        config, slots = self._config, self._config.all_slots
         uid_base = choose_uid_base(config, few_uids=_few_uids(self._client))
         settings = server_settings(config, uid_base, INNER_DIR, INNER_BOX)
-        memory_mb = min(
-            WORKER_MB * (1 + workers) + slots * (limits.memory_mb + limits.scratch_mb),
-            int(_host_memory_mb() * 0.8),
-        )
+        memory_mb = total_memory_mb(config)
         image = image_name(config.image)
         try:
             self._container = self._client.containers.run(
@@ -77,7 +73,7 @@ class DockerBox:
                 cap_add=["SETUID", "SETGID"],
                 security_opt=["no-new-privileges"],
                 user="0:0",
-                pids_limit=SERVICE_TASKS * (1 + workers) + slots * limits.tasks,
+                pids_limit=total_tasks(config),
                 mem_limit=memory_mb * MIB,
                 memswap_limit=memory_mb * MIB,
                 cpu_shares=1024 * slots,  # as much as that many ordinary processes
@@ -161,7 +157,3 @@ def _cgroup_parent(client: docker.DockerClient) -> str | None:
     weighs as one process, so that all of its containers together would starve beside a busy trainer.
     """
     return "/" if client.info().get("CgroupDriver") == "cgroupfs" else None
-
-
-def _host_memory_mb() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,8 @@ class JailSpec:
     scratch: list[list[Any]]  # a mount option string and a directory for each slot
     visible: list[str]  # host directories of the interpreter, bound at their own paths
     settings: dict[str, Any]  # for pid1.py
+    groups: list[str] = field(default_factory=list)  # control groups to enter
+    oom_file: tuple[str, str] | None = None  # where the kernel counts kills, on the host and inside
 
 
 def _check(result: int, what: str) -> None:
@@ -124,6 +126,8 @@ def build_root(root: str, spec: JailSpec) -> None:
         os.symlink(target, f"{root}/dev/{name}")
     os.mkdir(f"{root}/proc")
     mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    if spec.oom_file is not None:
+        bind(spec.oom_file[0], root + spec.oom_file[1])
     os.makedirs(f"{root}/tmp", exist_ok=True)  # an interpreter under /tmp has made it already
     for options, directory in spec.scratch:
         os.makedirs(root + directory)
@@ -156,6 +160,8 @@ def drop_capabilities() -> None:
 
 def main() -> None:
     spec = JailSpec(**json.loads(sys.argv[1]))
+    for group in spec.groups:
+        Path(group, "cgroup.procs").write_text("0")  # 0: this process
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     root = os.path.join(spec.shared_dir, "root")
     shutil.rmtree(root, ignore_errors=True)

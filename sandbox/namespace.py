@@ -17,6 +17,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from sandbox import cgroup
 from sandbox.box import (
     INNER_BOX,
     INNER_CODE,
@@ -26,6 +27,8 @@ from sandbox.box import (
     Place,
     choose_uid_base,
     server_settings,
+    total_memory_mb,
+    total_tasks,
 )
 from sandbox.config import SandboxConfig
 from sandbox.jail import SYSTEM_DIRS, JailSpec
@@ -44,9 +47,12 @@ class NamespaceBox:
         self._config = config
         self._place = place
         self._process: subprocess.Popen[bytes] | None = None
+        self._groups: cgroup.Groups | None = None
 
     def start(self) -> None:
         self._place.prepare()
+        self._groups = self._bound()
+        groups = self._groups
         in_user_namespace = self.isolation == "userns"
         uid_base = choose_uid_base(self._config, few_uids=in_user_namespace)
         spec = JailSpec(
@@ -59,6 +65,10 @@ class NamespaceBox:
             scratch=[_scratch(self._config, uid_base, i) for i in range(self._config.all_slots)],
             visible=interpreter_dirs(),
             settings=server_settings(self._config, uid_base, INNER_DIR, INNER_BOX),
+            groups=[] if groups is None else [str(path) for path in groups.directories],
+            oom_file=None
+            if groups is None
+            else (str(groups.oom_file), f"/sys/fs/cgroup/{groups.oom_name}"),
         )
         command = [*UNSHARE, *(USER if in_user_namespace else [])]
         command += [
@@ -76,6 +86,23 @@ class NamespaceBox:
     def stop(self) -> None:
         process, self._process = self._process, None
         end(process)
+        groups, self._groups = self._groups, None
+        if groups is not None:
+            groups.remove()
+
+    def _bound(self) -> cgroup.Groups | None:
+        """Control groups for all calls together; an ordinary user may make none."""
+        if self.isolation != "ns-root":
+            return None
+        try:
+            return cgroup.make(total_memory_mb(self._config), total_tasks(self._config))
+        except OSError as error:
+            print(
+                f"sandbox: memory and tasks of all calls together are not bounded: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
+            return None
 
 
 def interpreter_dirs() -> list[str]:
