@@ -1,4 +1,4 @@
-"""`python -m sandbox`: serve (own a sandbox in the foreground), run FILE, image, health, selfcheck."""
+"""`python -m sandbox`: serve (own a sandbox in the foreground), run FILE, image, health, selfcheck, probe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sandbox import build
+from sandbox import build, probe
 from sandbox.bare import BareBox
 from sandbox.box import Box, BoxError, Place
 from sandbox.client import SandboxClient
@@ -58,10 +58,14 @@ def main() -> int:
         "--http", metavar="HOST:PORT", help="serve HTTP there as well; port 0 is any free one"
     )
     serve.add_argument("--dir", type=Path, help="runtime directory; a temporary one by default")
+    commands.add_parser("probe", help="which isolation levels this machine has, and why not others")
     gateway = commands.add_parser("gateway", help="internal: the process that Sandbox.start runs")
     for name in ("isolation", "dir", "owner", "config"):
         gateway.add_argument(name)
     arguments = parser.parse_args()
+    if arguments.command == "probe":
+        print(probe.table(probe.survey()))
+        return 0
     if arguments.command == "health":
         return _health_of(arguments.endpoint, arguments.token_file)
     try:

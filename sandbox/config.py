@@ -106,6 +106,10 @@ class SandboxConfig(Section):
         "rstar2-sandbox",
         description="Docker image of the sandbox; without a tag it is built from this checkout's sources",
     )
+    runtime: str | None = operational(
+        None,
+        description="runtime of the Docker engine that the container uses, such as runsc (gVisor)",
+    )
     workers: int | None = operational(
         None,
         ge=1,

@@ -64,6 +64,7 @@ class DockerBox:
                 name=f"rstar2-sandbox-{secrets.token_hex(6)}",
                 labels={LABEL: owner.label(os.getpid())},
                 working_dir=INNER_CODE,
+                runtime=config.runtime,
                 detach=True,
                 auto_remove=True,
                 network_mode="none",

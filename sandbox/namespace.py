@@ -114,6 +114,12 @@ def interpreter_dirs() -> list[str]:
         sysconfig.get_path("platlib"),
     }
     wanted |= {str(Path(sys.executable).resolve().parent.parent)}
+    home = Path(os.environ.get("HOME", "/"))
+    if too_wide := wanted & {str(path) for path in (home, *home.parents)} - {"/", "."}:
+        raise BoxError(
+            f"this Python is installed in {', '.join(too_wide)}, which holds your own files too, and calls must "
+            "be able to read all of it; use a virtual environment or another Python"
+        )
     system = tuple(f"/{name}" for name in SYSTEM_DIRS)
     kept: list[str] = []
     for path in sorted(str(Path(p).absolute()) for p in wanted):

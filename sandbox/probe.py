@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from sandbox import build
+from sandbox import bare, build, cgroup
 from sandbox.box import BoxError
 from sandbox.config import Isolation, SandboxConfig
 from sandbox.container import connect
 from sandbox.errors import UserError
 from sandbox.image.server import landlock, seccomp
-from sandbox.namespace import namespaces_work
+from sandbox.namespace import interpreter_dirs, namespaces_work
 
 PROBE_TIMEOUT_S = 10.0
 
@@ -22,7 +23,7 @@ PROBE_TIMEOUT_S = 10.0
 def resolve(config: SandboxConfig) -> Isolation:
     """The level to start at. UserError if the level asked for, or any at all, cannot be had."""
     if config.isolation != "auto":
-        reason = _obstacle(config.isolation, config)
+        reason = obstacle(config.isolation, config)
         if reason is not None:
             raise UserError(f"sandbox.isolation: {config.isolation} was asked for, but: {reason}")
         return config.isolation
@@ -30,7 +31,7 @@ def resolve(config: SandboxConfig) -> Isolation:
     for level in get_args(Isolation):
         if level == "none":
             break
-        reason = _obstacle(level, config)
+        reason = obstacle(level, config)
         if reason is None:
             if level != "docker":
                 _shout(f"code runs at isolation level {level}, not in Docker", reasons)
@@ -48,15 +49,73 @@ def resolve(config: SandboxConfig) -> Isolation:
     return "none"
 
 
-def _obstacle(level: str, config: SandboxConfig) -> str | None:
-    """Why `level` cannot be had; None if it can."""
+@dataclass(frozen=True)
+class Finding:
+    """A level on this machine: why it cannot be had (None: it can), and what it leaves open."""
+
+    level: Isolation
+    obstacle: str | None
+    not_promised: str
+
+
+def survey() -> list[Finding]:
+    """All levels, best first; builds no image."""
+    findings = []
+    for level in get_args(Isolation):
+        reason = "only with allow_unsafe" if level == "none" else obstacle(level)
+        findings.append(Finding(level, reason, _not_promised(level)))
+    return findings
+
+
+def table(findings: list[Finding]) -> str:
+    """For people; `*` marks what isolation = auto takes."""
+    lines = []
+    chosen = next((one.level for one in findings if one.obstacle is None), None)
+    for one in findings:
+        mark = "*" if one.level == chosen else " "
+        state = "available" if one.obstacle is None else "not available"
+        lines.append(f"{mark} {one.level:<9} {state}")
+        if one.obstacle is not None:
+            lines += [f"            why: {line}" for line in one.obstacle.splitlines()]
+        lines.append(f"            not promised: {one.not_promised}")
+    return "\n".join(lines)
+
+
+def _not_promised(level: Isolation) -> str:
+    everywhere = "bugs of the kernel, side channels"
+    match level:
+        case "docker":
+            return everywhere
+        case "ns-root":
+            reason = cgroup.obstacle() if os.geteuid() == 0 else None
+            bound = "" if reason is None else f"memory and tasks of all calls together ({reason}), "
+            return bound + everywhere
+        case "userns":
+            return f"memory and tasks of all calls together, {everywhere}"
+        case "landlock":
+            own = "calls have uids of their own" if bare.uids_possible() else "calls have your uid"
+            return (
+                "memory, tasks and scratch of all calls together, secrecy of file names, sizes and "
+                f"process numbers ({own}), {everywhere}"
+            )
+        case "none":
+            return "anything"
+
+
+def obstacle(level: str, config: SandboxConfig | None = None) -> str | None:
+    """Why `level` cannot be had; None if it can. With a config, Docker needs its image, which may be built."""
     checks: dict[str, Callable[[], str | None]] = {
         "docker": lambda: _docker_obstacle(config),
         "ns-root": lambda: namespaces_work(level) if os.geteuid() == 0 else "needs root",
         "userns": lambda: namespaces_work(level),
         "landlock": _landlock_obstacle,
     }
-    return checks[level]()
+    try:
+        if level != "docker":
+            interpreter_dirs()
+        return checks[level]()
+    except (BoxError, build.BuildError) as error:
+        return str(error)
 
 
 def _landlock_obstacle() -> str | None:
@@ -70,11 +129,10 @@ def _landlock_obstacle() -> str | None:
     return None
 
 
-def _docker_obstacle(config: SandboxConfig) -> str | None:
-    try:
-        build.ensure_image(connect(PROBE_TIMEOUT_S), config.image)
-    except (BoxError, build.BuildError) as error:
-        return str(error)
+def _docker_obstacle(config: SandboxConfig | None) -> str | None:
+    client = connect(PROBE_TIMEOUT_S)
+    if config is not None:
+        build.ensure_image(client, config.image)
     return None
 
 
