@@ -21,9 +21,9 @@ once and only their number is balanced: there is nothing to gain, and waiting wo
 few rollouts the gate pays only at higher peaks, by the factor 1 + (`saturation` / rollouts held)^2.
 
 *When the estimate is wrong.* Too low: an engine runs out of KV and preempts, that is, it computes some
-contexts again, as it would without a gate. Too high by a factor f: an engine holds at least 1/f of the rollouts that it could hold,
-until the next step has the right estimate. An engine with nothing admitted takes a rollout whatever the
-estimate says, so nothing starves.
+contexts again, as it would without a gate. Too high by a factor f: an engine
+holds at least 1/f of the rollouts that it could hold, until the next step has the right estimate. An engine
+with nothing admitted takes a rollout whatever the estimate says, so nothing starves.
 
 Invariants: a submitted rollout is either queued or placed on one living engine until it is finished; the
 ledger of an engine is the sum of what its rollouts are expected to hold, and 0 when it has none.
