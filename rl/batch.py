@@ -65,10 +65,10 @@ def collate(samples: list[Sample], packed: bool) -> TokenBatch:
 
     def rows(parts: list[np.ndarray], dtype: torch.dtype) -> Tensor:
         if packed:
-            return torch.as_tensor(np.concatenate(parts), dtype=dtype).unsqueeze(0)
+            return torch.tensor(np.concatenate(parts), dtype=dtype).unsqueeze(0)
         out = torch.zeros(len(parts), longest, dtype=dtype)
         for i, part in enumerate(parts):
-            out[i, : len(part)] = torch.as_tensor(part, dtype=dtype)
+            out[i, : len(part)] = torch.tensor(part, dtype=dtype)
         return out
 
     mask = rows([s.mask for s in samples], torch.float32)

@@ -117,10 +117,22 @@ class Engine:
 
     async def load_weights(self, path: Path, version: int) -> None:
         """Take the weights in `path` (safetensors); the prefix cache of the old ones is dropped."""
+        await self.begin_transfer()
+        await self.worker_call("reload_weights", {"weights_path": str(path)})
+        await self.end_transfer(version)
+
+    async def begin_transfer(self) -> None:
+        """Hold still for new weights."""
         if self.running:
-            raise RuntimeError(f"weights {version} pushed while {self.running} rollouts run")
+            raise RuntimeError(f"new weights were pushed while {self.running} rollouts run")
         await self.llm.pause_generation(mode="wait", clear_cache=True)
-        await self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
+
+    async def worker_call(self, method: str, kwargs: dict[str, Any]) -> None:
+        """Call a method of vLLM's workers: the steps of a transfer, see `rl/transfer.py`."""
+        await self.llm.collective_rpc(method, kwargs=kwargs)
+
+    async def end_transfer(self, version: int) -> None:
+        """Go on with the new weights; what the old ones cached is dropped."""
         await self.llm.reset_prefix_cache()
         await self.llm.resume_generation()
         self.version = version
@@ -187,7 +199,11 @@ class Engine:
 
 def _backend(spec: EngineSpec) -> dict[str, Any]:
     backend: dict[str, Any] = {"block_size": spec.engine.block_size} if spec.engine.block_size else {}
-    if spec.device == "cpu" and spec.engine.tensor_parallel == 1:
+    if spec.device != "cpu":
+        from rl.transfer import choose_backend
+
+        backend["weight_transfer_config"] = {"backend": choose_backend(spec.device, "separate")}
+    elif spec.engine.tensor_parallel == 1:
         backend["distributed_executor_backend"] = "uni"  # one process less to start and to talk to
     return backend
 

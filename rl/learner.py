@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from rl.batch import Sample, TokenBatch, collate
 from rl.config import LearnerConfig, LossConfig, OptimizerConfig
 from rl.logprobs import LogProbs, ModelShape, model_shape
 from rl.loss import policy_loss
+from rl.transfer import Meeting, send
 from rl.weights import publish
 
 
@@ -137,6 +139,7 @@ class Learner:
             norms.append(self._step())
         return _means(totals) | {
             "gradient_norm": float(np.mean(norms)),
+            "learner/memory_peak_mb": self._memory_peak_mb(),
             "lr": self.optimizer.param_groups[0]["lr"],
         }
 
@@ -151,6 +154,10 @@ class Learner:
         """Write the weights for the engines (rank 0; the others only take part in gathering)."""
         state = self._whole_state()
         return publish(state, directory, version, dtype) if self.rank == 0 else None
+
+    def transfer(self, meeting: Meeting, dtype: str) -> None:
+        """Send the weights to the engines' devices."""
+        send(self.model.model, dtype, meeting, self.rank)
 
     def export(self, directory: Path, dtype: str) -> None:
         """Write an ordinary Hugging Face model directory, tokenizer and chat template included."""
@@ -228,6 +235,12 @@ class Learner:
             group["lr"] = self.optimizer_config.lr * min(1.0, self.schedule_step / max(1, warmup))
         self.optimizer.step()
         return norm.item()
+
+    def _memory_peak_mb(self) -> float:
+        """Of this process's tensors on a GPU, of the whole process on a CPU."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
     def _over_ranks(self, sums: dict[str, Tensor]) -> dict[str, float]:
         names = sorted(sums)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import ray
@@ -16,6 +16,7 @@ from rl.cluster import actor_options
 from rl.config import ClusterConfig, LearnerConfig, LossConfig, OptimizerConfig
 from rl.learner import Facts, Learner
 from rl.packing import Plan, plan
+from rl.transfer import Meeting
 
 
 class LearnerGroup:
@@ -83,6 +84,21 @@ class LearnerGroup:
     async def publish(self, directory: Path, version: int, dtype: str) -> Path:
         """Write the weights for the engines; returns the directory to load."""
         return Path((await self._all("publish", directory, version, dtype))[0])
+
+    async def transfer(
+        self,
+        engines: Sequence[Any],
+        workers: int,
+        backend: Literal["nccl", "ipc"],
+        version: int,
+        dtype: str,
+    ) -> None:
+        """Send the weights straight to the devices of these engines, of `workers` GPUs each."""
+        address, port = await self.ranks[0].rendezvous_address.remote()
+        meeting = Meeting(backend, address, port, engines, workers)
+        await asyncio.gather(*(engine.begin_transfer.remote() for engine in engines))
+        await self._all("transfer", meeting, dtype)
+        await asyncio.gather(*(engine.end_transfer.remote(version) for engine in engines))
 
     async def export(self, directory: Path, dtype: str) -> None:
         await self._all("export", directory, dtype)

@@ -48,12 +48,10 @@ class LogProbs(nn.Module):
                 before.split(self.chunk_tokens), targets.split(self.chunk_tokens), strict=True
             )
         ]
-        zeros = torch.zeros(batch.ids.numel(), device=hidden.device)
+        places = (batch.scored // batch.ids.shape[1], batch.scored % batch.ids.shape[1])
+        zeros = torch.zeros(batch.ids.shape, device=hidden.device)
         logprobs, entropies = (torch.cat(part) for part in zip(*parts, strict=True))
-        return (
-            zeros.index_copy(0, batch.scored, logprobs).view_as(batch.ids),
-            zeros.index_copy(0, batch.scored, entropies).view_as(batch.ids),
-        )
+        return zeros.index_put(places, logprobs), zeros.index_put(places, entropies)
 
 
 def _project(head: nn.Module, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,24 +64,27 @@ def _project(head: nn.Module, hidden: Tensor, targets: Tensor) -> tuple[Tensor, 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What a model costs, in floating-point operations."""
+    """What a dense transformer costs, in floating-point operations."""
 
-    weights: int  # of all matrix products a token goes through, the head included
+    body: int  # weights of the matrix products that every token goes through
+    head: int  # and of the one that only scored tokens go through
     layers: int
     attention_width: int  # heads * head size
 
-    def training_flops(self, tokens: int) -> float:
-        """Forward and backward over one sequence, all of it scored, nothing computed twice."""
+    def training_flops(self, tokens: int, scored: int | None = None) -> float:
+        """Forward and backward over one sequence, nothing computed twice; unset: every token is scored."""
+        products = 2 * self.body * tokens + 2 * self.head * (tokens if scored is None else scored)
         attention = 2 * self.layers * self.attention_width * tokens**2  # causal: half of the square
-        return 3 * (2 * self.weights * tokens + attention)
+        return 3 * (products + attention)
 
 
 def model_shape(model: nn.Module) -> ModelShape:
-    """Of a dense transformer."""
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    linear = [module for module in model.model.modules() if isinstance(module, nn.Linear)]
     return ModelShape(
-        weights=sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear)),
+        body=sum(module.weight.numel() for module in linear),
+        head=model.lm_head.weight.numel(),
         layers=config.num_hidden_layers,
         attention_width=config.num_attention_heads * head_dim,
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "rstar2-weights-"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def channel() -> Path:
@@ -33,7 +33,7 @@ def channel() -> Path:
 
 def publish(state: dict[str, Tensor], directory: Path, version: int, dtype: str) -> Path:
     """Write one version; returns the directory that engines load. `state` maps names to whole tensors."""
-    tensors = {name: tensor.to(_DTYPES[dtype]).contiguous() for name, tensor in state.items()}
+    tensors = {name: tensor.to(DTYPES[dtype]).contiguous() for name, tensor in state.items()}
     tensors[HEAD] = tensors.get(HEAD, tensors[EMBEDDING]).clone()
     target = directory / f"v{version}"
     target.mkdir()

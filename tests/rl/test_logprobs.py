@@ -140,5 +140,6 @@ def test_the_layout_follows_the_model():
 
 def test_flops_are_six_a_weight_and_attention_on_top(model):
     shape = model_shape(model)
-    products = [m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear)]
-    assert shape.training_flops(10) == 60 * sum(products) + 6 * 2 * 64 * 100
+    weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
+    assert shape.training_flops(10) == 60 * weights + 6 * 2 * 64 * 100
+    assert shape.training_flops(10) - shape.training_flops(10, scored=7) == 3 * 6 * 64 * 64
