@@ -23,10 +23,9 @@ import torch
 
 from benchmarks.outcome import finish
 from rl import cluster
-from rl.batch import Sample
 from rl.config import ClusterConfig, LearnerConfig, LossConfig, OptimizerConfig
 from rl.learners import LearnerGroup
-from rl.loss import token_weights
+from rl.samples import Sample, token_weights
 
 # Qwen2.5's shapes; hidden, layers, heads, key-value heads, mlp, vocabulary
 SIZES = {

@@ -1,4 +1,4 @@
-"""From kept rollouts to the tensors of one forward pass.
+"""From samples to the tensors of one forward pass.
 
 A micro-batch is either padded (a row a sequence, filled up on the right) or packed (one row, sequences end
 to end, `starts` says where). Neither needs an attention mask: attention is causal, so what stands to the
@@ -14,17 +14,7 @@ import torch
 from torch import Tensor
 
 from rl.packing import FILL_TOKENS
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One kept rollout, ready to be learned. Arrays are [T]: prompt and response together."""
-
-    ids: np.ndarray
-    mask: np.ndarray  # 1 on tokens that the model sampled
-    engine_logprobs: np.ndarray
-    advantage: float
-    weight: float  # of each of its learned tokens, see rl.loss.token_weights
+from rl.samples import Sample
 
 
 @dataclass

@@ -19,10 +19,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rl.attention import choose, register
-from rl.batch import Sample, TokenBatch, collate
+from rl.batch import TokenBatch, collate
 from rl.config import LearnerConfig, LossConfig, OptimizerConfig
 from rl.logprobs import LogProbs, ModelShape, model_shape
 from rl.loss import policy_loss
+from rl.samples import Sample
 from rl.transfer import Meeting, send
 from rl.weights import publish
 

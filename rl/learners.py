@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import ray
 
-from rl.batch import Sample
 from rl.cluster import actor_options
 from rl.config import ClusterConfig, LearnerConfig, LossConfig, OptimizerConfig
 from rl.learner import Facts, Learner
 from rl.packing import Plan, plan
+from rl.samples import Sample
 from rl.transfer import Meeting
 
 

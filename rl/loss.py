@@ -45,16 +45,3 @@ def policy_loss(
             "importance_capped": (engine_log_ratio.exp() > config.importance_cap).sum(),
         }
     return loss, sums
-
-
-def token_weights(lengths: list[int], groups: list[int], aggregation: str) -> list[float]:
-    """The weight of each token of each sequence, from learned tokens and group number a sequence.
-
-    `batch`: every token counts the same; `group`: every group counts the same, its tokens share it.
-    """
-    if aggregation == "batch":
-        return [1.0 / sum(lengths)] * len(lengths)
-    totals: dict[int, int] = {}
-    for length, group in zip(lengths, groups, strict=True):
-        totals[group] = totals.get(group, 0) + length
-    return [1.0 / (totals[group] * len(totals)) for group in groups]

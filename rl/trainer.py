@@ -13,18 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from rl import roc, weights
-from rl.batch import Sample
 from rl.checkpoint import Checkpoints, TrainerState
 from rl.config import RLConfig, SamplingConfig
 from rl.learners import LearnerGroup
-from rl.loss import token_weights
 from rl.metrics import group_metrics
 from rl.policy import Policy
 from rl.pool import Pool
 from rl.roc import Rejection, Selection
+from rl.samples import update_batches
 from rl.trajectory import Problem, Rollout
 
 T = TypeVar("T")
@@ -95,7 +92,7 @@ class Trainer:
             roc.select(group, self.config.roc, roc.generator(self.seed, self.step, problem.id))
             for problem, group in zip(problems, groups, strict=True)
         ]
-        batches = self._batches(groups, selections)
+        batches = update_batches(groups, selections, self.config)
         learned: dict[str, float] = {}
         if batches:
             learned = await self._timed("learn", self.learner.update(batches))
@@ -119,37 +116,6 @@ class Trainer:
         if set(versions) - {self.weight_version}:
             raise AssertionError(f"rollouts of weight versions {dict(versions)}, not {self.weight_version}")
         return groups
-
-    def _batches(
-        self, groups: list[list[Rollout]], selections: list[Selection | Rejection]
-    ) -> list[list[Sample]]:
-        """A batch an optimizer update; whole groups. Empty if every group was rejected."""
-        kept = [
-            (group, selection)
-            for group, selection in zip(groups, selections, strict=True)
-            if isinstance(selection, Selection)
-        ]
-        for _, selection in kept:
-            if self.config.roc.selection != "all" and len(selection.kept) != self.config.roc.kept:
-                raise AssertionError(f"a group of {len(selection.kept)} was kept, not {self.config.roc.kept}")
-        updates = min(self.config.loss.updates_per_batch, len(kept))
-        return [self._batch(kept[i::updates]) for i in range(updates)]
-
-    def _batch(self, kept: list[tuple[list[Rollout], Selection]]) -> list[Sample]:
-        rows = [
-            (group[i], advantage, number)
-            for number, (group, selection) in enumerate(kept)
-            for i, advantage in zip(selection.kept, selection.advantages, strict=True)
-        ]
-        token_weight = token_weights(
-            [rollout.sampled_tokens for rollout, _, _ in rows],
-            [number for _, _, number in rows],
-            self.config.loss.aggregation,
-        )
-        return [
-            sample(rollout, advantage, weight)
-            for (rollout, advantage, _), weight in zip(rows, token_weight, strict=True)
-        ]
 
     def _check_mismatch(self, kl: float) -> None:
         if not kl <= self.config.loss.mismatch_limit:
@@ -179,15 +145,3 @@ class Trainer:
         result = await work
         self._seconds[name] = time.monotonic() - began
         return result
-
-
-def sample(rollout: Rollout, advantage: float, weight: float) -> Sample:
-    """A rollout as the learner takes it: prompt and response in one row."""
-    prompt = np.zeros(len(rollout.prompt_ids))
-    return Sample(
-        ids=np.array(rollout.prompt_ids + rollout.response_ids, dtype=np.int64),
-        mask=np.concatenate([prompt, rollout.mask]).astype(np.int8),
-        engine_logprobs=np.concatenate([prompt, rollout.logprobs]).astype(np.float32),
-        advantage=advantage,
-        weight=weight,
-    )

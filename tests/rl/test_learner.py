@@ -12,9 +12,9 @@ import ray
 import torch
 from safetensors.torch import load_file
 
-from rl.batch import Sample
 from rl.config import ClusterConfig, LearnerConfig, LossConfig, OptimizerConfig, TemplateConfig
 from rl.learners import LearnerGroup
+from rl.samples import Sample
 from tasks.config import TinyModelConfig
 from tasks.tiny import build_model, build_tokenizer
 

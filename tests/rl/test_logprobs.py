@@ -15,9 +15,10 @@ from transformers import (
 )
 
 from rl.attention import choose, register
-from rl.batch import Sample, collate
+from rl.batch import collate
 from rl.config import LearnerConfig
 from rl.logprobs import LogProbs, model_shape
+from rl.samples import Sample
 from sandbox.errors import UserError
 
 SIZES = {

@@ -6,10 +6,11 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rl.attention import register
-from rl.batch import Sample, collate
+from rl.batch import collate
 from rl.config import LossConfig
 from rl.logprobs import LogProbs
-from rl.loss import policy_loss, token_weights
+from rl.loss import policy_loss
+from rl.samples import Sample, token_weights
 
 VOCABULARY = 64
 
@@ -165,11 +166,3 @@ def test_importance_ratio_is_capped_and_carries_no_gradient(model, samples):
     model.zero_grad()
     our_loss(model, far, 0.0, LossConfig(importance_cap=1.0)).backward()
     torch.testing.assert_close(capped, 2 * gradients(model), atol=1e-6, rtol=1e-4)
-
-
-def test_token_weights():
-    assert token_weights([10, 30], [0, 1], "batch") == [1 / 40, 1 / 40]
-    assert token_weights([10, 30], [0, 1], "group") == [1 / 20, 1 / 60]
-    lengths = [3, 4, 5]
-    weights = token_weights(lengths, [0, 0, 1], "group")
-    assert sum(w * n for w, n in zip(weights, lengths, strict=True)) == pytest.approx(1)
