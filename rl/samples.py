@@ -59,12 +59,12 @@ def _batch(kept: list[tuple[Sequence[Rollout], Selection]], aggregation: str) ->
         aggregation,
     )
     return [
-        _sample(rollout, advantage, weight)
+        sample(rollout, advantage, weight)
         for (rollout, advantage, _), weight in zip(rows, weights, strict=True)
     ]
 
 
-def _sample(rollout: Rollout, advantage: float, weight: float) -> Sample:
+def sample(rollout: Rollout, advantage: float, weight: float) -> Sample:
     """Prompt and response in one row."""
     prompt = np.zeros(len(rollout.prompt_ids))
     return Sample(

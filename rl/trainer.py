@@ -96,7 +96,7 @@ class Trainer:
         learned: dict[str, float] = {}
         if batches:
             learned = await self._timed("learn", self.learner.update(batches))
-            self._check_mismatch(learned["mismatch_kl"])
+            check_mismatch(self.step, learned["mismatch_kl"], self.config.loss.mismatch_limit)
             await self._timed("sync", self._push())
         self.step += 1
         metrics = group_metrics(groups, selections) | learned
@@ -116,14 +116,6 @@ class Trainer:
         if set(versions) - {self.weight_version}:
             raise AssertionError(f"rollouts of weight versions {dict(versions)}, not {self.weight_version}")
         return groups
-
-    def _check_mismatch(self, kl: float) -> None:
-        if not kl <= self.config.loss.mismatch_limit:
-            raise MismatchError(
-                f"step {self.step}: KL between engine and learner is {kl:.3g} nats a token, above "
-                f"loss.mismatch_limit ({self.config.loss.mismatch_limit:g}); their weights or their "
-                "numerics differ, and training on would learn noise"
-            )
 
     async def _push(self) -> None:
         version = self.weight_version + 1
@@ -145,3 +137,12 @@ class Trainer:
         result = await work
         self._seconds[name] = time.monotonic() - began
         return result
+
+
+def check_mismatch(step: int, kl: float, limit: float) -> None:
+    """Stop where the engine sampled from another policy than the learner learns; not a number counts too."""
+    if not kl <= limit:
+        raise MismatchError(
+            f"step {step}: KL between engine and learner is {kl:.3g} nats a token, above loss.mismatch_limit "
+            f"({limit:g}); their weights or their numerics differ, and training on would learn noise"
+        )

@@ -22,8 +22,8 @@ from rl.config import (
 from rl.engine import EngineSpec
 from rl.learners import LearnerGroup
 from rl.policy import Policy
+from rl.samples import sample
 from rl.tools import Tools
-from rl.trainer import sample
 from rl.trajectory import Problem, StopReason
 from sandbox.config import Limits, SandboxConfig
 from tasks.config import TinyModelConfig
