@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Plain:
 
     name = "plain subprocess"
     width = 1
+    limit_s = LIMIT_S
 
     def __init__(self, programs: Path, at_once: int, shares: int) -> None:
         self._programs = programs
@@ -51,14 +53,19 @@ class Plain:
             str(self._at_once),
         ]
         self._children.spawn("plain", command, self._directory)
-        give_up_at = asyncio.get_running_loop().time() + START_S
-        while not path.exists():
-            end = self._children.ended()
-            if end is not None or asyncio.get_running_loop().time() > give_up_at:
+        reader, self._writer = await self._connect(path)
+        self._reading = asyncio.create_task(self._read(reader))
+
+    async def _connect(self, path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        give_up_at = time.monotonic() + START_S
+        while True:
+            try:
+                return await asyncio.open_unix_connection(str(path), limit=MAX_LINE)
+            except (FileNotFoundError, ConnectionRefusedError):  # not bound, or not listening yet
+                end = self._children.ended()
+            if end is not None or time.monotonic() > give_up_at:
                 raise UserError(f"the server of plain subprocesses did not start: {end}")
             await asyncio.sleep(0.02)
-        reader, self._writer = await asyncio.open_unix_connection(str(path), limit=MAX_LINE)
-        self._reading = asyncio.create_task(self._read(reader))
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
@@ -72,7 +79,7 @@ class Plain:
         for index, program in enumerate(batch):
             number = next(self._numbers)
             self._waiting[number] = asyncio.get_running_loop().create_future()
-            request = {"id": number, "code": program.code, "limit_s": LIMIT_S}
+            request = {"id": number, "code": program.code, "limit_s": self.limit_s}
             self._writer.write(json.dumps(request).encode() + b"\n")
             reply = await self._waiting[number]
             if reply["timed_out"]:

@@ -74,16 +74,16 @@ def test_samples_of_rounds_add_up() -> None:
     assert (total.quantile_s(0.5), total.quantile_s(0.01), total.bad) == (4.0, 1.0, 0)
 
 
-@pytest.mark.timeout(60)
 async def test_plain_subprocesses_answer_every_kind_rightly_and_leave_nothing() -> None:
     plain = Plain(Path(sys.executable), at_once=3, shares=1024)
-    await plain.start()
     try:
+        await plain.start()
         pids = plain._children.pids
         for kind in MAKERS:
-            if kind != "sympy":  # its import may outlast the limit on a busy machine
-                sample = await closed_loop(plain, programs(kind), 2, calls=2)
-                assert sample.verdicts == {Verdict.RIGHT: 2}, kind
+            # However busy the machine: only the infinite loop is to reach its limit.
+            plain.limit_s = 0.5 if kind == "infinite" else 60.0
+            sample = await closed_loop(plain, programs(kind), 2, calls=2)
+            assert sample.verdicts == {Verdict.RIGHT: 2}, kind
         assert plain.cpu_s() > 0
         arrived = await open_loop(plain, programs("print"), rate=20, window_s=0.5, seed=1)
         assert arrived.calls == len(arrived.latencies_s) > 0
