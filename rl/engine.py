@@ -19,8 +19,8 @@ import ray
 from rl.config import EngineConfig, RolloutConfig, SamplingConfig, TemplateConfig
 from rl.rollout import Generation, roll_out
 from rl.template import Template
+from rl.tools import Toolbox
 from rl.trajectory import Problem, Rollout
-from sandbox.client import SandboxClient
 from sandbox.config import Limits
 from sandbox.outcome import Outcome
 
@@ -38,7 +38,7 @@ class EngineSpec:
     context_tokens: int
     device: str
     seed: int
-    sandboxes: dict[str, str]  # Ray node id -> endpoint of its sandbox
+    sandboxes: Any  # handle of the SandboxDirectory
 
 
 class Engine:
@@ -75,7 +75,7 @@ class Engine:
                 **_backend(spec),
             )
         )
-        self.sandbox = SandboxClient(spec.sandboxes[ray.get_runtime_context().get_node_id()])
+        self.sandbox = Toolbox(spec.sandboxes, ray.get_runtime_context().get_node_id())
 
     async def facts(self) -> dict[str, Any]:
         """What runs here, for the run's records. Answers once the engine is up."""
@@ -113,7 +113,7 @@ class Engine:
 
     async def _run_code(self, code: str, stdin: str, history: Sequence[str]) -> Outcome:
         mode = self.spec.template.tool_mode
-        return await self.sandbox.run(code, stdin, self.spec.limits, mode=mode, history=history)
+        return await self.sandbox.run(code, stdin, self.spec.limits, mode, history)
 
     async def load_weights(self, path: Path, version: int) -> None:
         """Take the weights in `path` (safetensors); the prefix cache of the old ones is dropped."""

@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -62,6 +64,9 @@ def main() -> int:
     gateway = commands.add_parser("gateway", help="internal: the process that Sandbox.start runs")
     for name in ("isolation", "dir", "owner", "config"):
         gateway.add_argument(name)
+    gateway.add_argument(
+        "--temporary", action="store_true", help="remove DIR if the owner is gone in the end"
+    )
     arguments = parser.parse_args()
     if arguments.command == "probe":
         print(probe.table(probe.survey()))
@@ -85,7 +90,11 @@ def main() -> int:
     except (UserError, InfrastructureError) as error:
         print(f"sandbox: {error}", file=sys.stderr)
         return 1
-    return _gateway(config, arguments.isolation, Path(arguments.dir), int(arguments.owner))
+    directory, owner = Path(arguments.dir), int(arguments.owner)
+    code = _gateway(config, arguments.isolation, directory, owner)
+    if arguments.temporary and os.getppid() != owner:  # else the owner does it
+        shutil.rmtree(directory, ignore_errors=True)
+    return code
 
 
 def _config(arguments: argparse.Namespace) -> SandboxConfig:

@@ -6,6 +6,7 @@ A client's connection is its word that it still waits: when it is lost, its call
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,6 +15,8 @@ from sandbox.calls import Calls, Pending
 from sandbox.image.server import wire
 from sandbox.request import BadCall, CallRequest, complaint
 from sandbox.say import say
+
+BACKLOG = 1024
 
 
 class Caller:
@@ -64,19 +67,47 @@ class Caller:
             self._writer.write(wire.encode({**reply, "id": number}))
 
 
-async def serve_caller(
-    calls: Calls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    """Serve one connection until it ends."""
-    caller = Caller(calls, writer)
-    try:
-        while True:
-            header = await reader.readexactly(wire.HEADER.size)
-            caller.on_message(wire.decode(await reader.readexactly(wire.body_length(header))))
-            await writer.drain()
-    except (asyncio.IncompleteReadError, OSError):
-        pass
-    except (wire.WireError, ValueError) as error:
-        say(f"a client was dropped: bad frame: {error!r}")
-    finally:
-        caller.gone()
+class FrameServer:
+    """Serves `calls` at a unix socket."""
+
+    def __init__(self, calls: Calls, path: Path) -> None:
+        self._calls = calls
+        self._path = path
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen; a socket that a dead gateway left is replaced."""
+        self._path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(
+            self._accept, str(self._path), backlog=BACKLOG
+        )
+
+    async def stop(self) -> None:
+        """Cut all connections; the clients repeat their calls elsewhere, or later."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._path.unlink(missing_ok=True)
+        for writer in self._open:
+            writer.transport.abort()
+        await asyncio.gather(*self._open.values())
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.create_task(self._serve(reader, writer))
+        self._open[writer] = serving
+        serving.add_done_callback(lambda _: self._open.pop(writer))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = Caller(self._calls, writer)
+        try:
+            while True:
+                header = await reader.readexactly(wire.HEADER.size)
+                caller.on_message(wire.decode(await reader.readexactly(wire.body_length(header))))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        except (wire.WireError, ValueError) as error:
+            say(f"a client was dropped: bad frame: {error!r}")
+        finally:
+            caller.gone()

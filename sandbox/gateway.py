@@ -17,11 +17,10 @@ from sandbox.box import Box, BoxError, Place
 from sandbox.calls import Calls
 from sandbox.canary import Canaries
 from sandbox.config import SandboxConfig
-from sandbox.frames import serve_caller
+from sandbox.frames import FrameServer
 from sandbox.http import HttpServer, read_token
 
 OWNER_LOOK_S = 0.5
-BACKLOG = 1024
 
 OnReady = Callable[[str | None], None]
 
@@ -49,7 +48,7 @@ class Gateway:
         stopping = asyncio.create_task(self._stopping.wait())
         keeping = asyncio.create_task(calls.workers.keep())
         tasks = [stopping, keeping, asyncio.create_task(self._watch_owner())]
-        server: asyncio.Server | None = None
+        frames = FrameServer(calls, self._endpoint)
         http: HttpServer | None = None
         try:
             if self._config.http is not None:
@@ -58,24 +57,17 @@ class Gateway:
                 http = HttpServer(calls, self._config.http, token)
             await self._first_box(calls, keeping, stopping)
             http_at = None if http is None else await http.start()
-            self._endpoint.unlink(missing_ok=True)
-            server = await asyncio.start_unix_server(
-                lambda reader, writer: serve_caller(calls, reader, writer),
-                str(self._endpoint),
-                backlog=BACKLOG,
-            )
+            await frames.start()
             tasks.append(asyncio.create_task(Canaries(calls).keep()))
             on_ready(http_at)
             await asyncio.wait(set(tasks), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if server is not None:
-                server.close()
+            await frames.stop()
             for task in tasks:
                 task.cancel()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
             if http is not None:
                 await http.stop()
-            self._endpoint.unlink(missing_ok=True)
             await asyncio.to_thread(self._box.stop)
         for result in ended:  # nothing but the end of the owner is a reason to end
             if isinstance(result, Exception):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import aiohttp
@@ -35,7 +35,7 @@ class Endpoint:
     """Where a gateway is: the path of its unix socket, or http://HOST:PORT (with its token, if it has one)."""
 
     address: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     slots: int = 1  # its share among several
 
     @property

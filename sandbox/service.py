@@ -27,6 +27,7 @@ from sandbox.config import Isolation, SandboxConfig
 from sandbox.probe import resolve
 
 SOCKET = "gateway.sock"
+TOKEN = "http.token"
 LONGEST_DIR = 80  # bytes: with the longest socket name behind it, a path stays within AF_UNIX's 107
 STOP_S = 15.0
 LOOK_S = 0.5
@@ -54,13 +55,24 @@ class Sandbox:
         self._keeper.start()
 
     @classmethod
-    def start(cls, config: SandboxConfig, runtime_dir: Path | None = None) -> Sandbox:
+    def start(
+        cls,
+        config: SandboxConfig,
+        runtime_dir: Path | None = None,
+        http_token: str | None = None,
+    ) -> Sandbox:
         """Start a sandbox; returns once it has answered. Sockets and logs go to `runtime_dir`, or to a
-        temporary directory if that is None or its path is too long for a socket. BoxError says what failed.
+        temporary directory if that is None or its path is too long for a socket; `http_token`, which
+        HTTP clients must send then, is kept there too. BoxError says what failed.
         """
         isolation = resolve(config)
         directory, temporary = _private_dir(runtime_dir)
         try:
+            if http_token is not None:
+                token_file = directory / TOKEN
+                token_file.touch(mode=0o600)
+                token_file.write_text(http_token)
+                config = config.model_copy(update={"http_token_file": token_file})
             return cls(config, isolation, directory, temporary)
         except (
             BaseException
@@ -105,6 +117,7 @@ class Sandbox:
             str(self._runtime_dir),
         ]
         command += [str(os.getpid()), self._config.model_dump_json()]
+        command += ["--temporary"] if self._temporary else []
         package_dir = str(Path(__file__).parents[1])
         path = os.pathsep.join(filter(None, [package_dir, os.environ.get("PYTHONPATH")]))
         process = subprocess.Popen(

@@ -41,7 +41,7 @@ async def serving(
                 context_tokens=max(budget.context_tokens for budget in budgets),
                 device=settings.device,
                 seed=ctx.seed,
-                sandboxes=tools.endpoints,
+                sandboxes=tools.directory,
             ),
             ctx.section(EngineConfig, "engine"),
             settings,

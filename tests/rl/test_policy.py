@@ -63,7 +63,7 @@ async def test_rollouts_weights_and_a_dead_engine(cluster, model_dir):
         BUDGET.context_tokens,
         "cpu",
         0,
-        tools.endpoints,
+        tools.directory,
     )
     policy = Policy(spec, ENGINE.model_copy(update={"count": 2}), cluster)
     learner = LearnerGroup(

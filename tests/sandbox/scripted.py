@@ -17,7 +17,7 @@ from pathlib import Path
 from sandbox.box import Place
 from sandbox.calls import Calls
 from sandbox.config import SandboxConfig
-from sandbox.frames import serve_caller
+from sandbox.frames import FrameServer
 from sandbox.image.server import wire
 
 Answer = Callable[[wire.Message], wire.Message | None]
@@ -89,13 +89,13 @@ async def calls_on(
     box = ScriptedBox(config, place, answer)
     calls = Calls(config, box, place)
     keeping = asyncio.create_task(calls.workers.keep())
-    endpoint = str(directory / "gateway.sock")
-    server = await asyncio.start_unix_server(lambda r, w: serve_caller(calls, r, w), endpoint)
+    server = FrameServer(calls, directory / "gateway.sock")
+    await server.start()
     await calls.workers.first.wait()
     try:
-        yield calls, endpoint
+        yield calls, str(directory / "gateway.sock")
     finally:
-        server.close()
+        await server.stop()
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         box.stop()

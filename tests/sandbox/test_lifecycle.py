@@ -74,7 +74,7 @@ def test_ended_owner_leaves_nothing(level: str, number: signal.Signals) -> None:
     assert eventually(lambda: not any(map(alive, [*gateway, *inside])), 15)
     if level == "docker":
         assert eventually(lambda: containers_of(gateway[0]) == [], 15)
-    assert not Path(endpoint).exists()
+    assert eventually(lambda: not Path(endpoint).parent.exists(), 15)
 
 
 @pytest.mark.docker
