@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -22,6 +23,7 @@ from sandbox.config import SandboxConfig
 from sandbox.container import DockerBox, connect
 from sandbox.errors import InfrastructureError, UserError
 from sandbox.gateway import Gateway
+from sandbox.http import read_token
 from sandbox.links import Endpoint
 from sandbox.namespace import NamespaceBox
 from sandbox.request import complaint
@@ -44,7 +46,7 @@ def main() -> int:
     )
     health = commands.add_parser("health", help="ask a running sandbox how it is")
     health.add_argument("endpoint", help="path of its socket, or its http:// address")
-    for command in (serve, health):
+    for command in (serve, run, health):
         command.add_argument(
             "--token-file", type=Path, help="holds the token that HTTP clients must send"
         )
@@ -71,14 +73,15 @@ def main() -> int:
     if arguments.command == "probe":
         print(probe.table(probe.survey()))
         return 0
-    if arguments.command == "health":
-        return _health_of(arguments.endpoint, arguments.token_file)
     try:
+        if arguments.command == "health":
+            return _health_of(_endpoint(arguments))
         config = _config(arguments)
         if arguments.command == "serve":
             return _serve(config, arguments.dir)
         if arguments.command == "run":
-            return _run(config, arguments.file, arguments.endpoint)
+            endpoint = None if arguments.endpoint is None else _endpoint(arguments)
+            return _run(config, arguments.file, endpoint)
         if arguments.command == "selfcheck":
             return run_selfcheck(config, arguments)
         if arguments.command == "image":
@@ -102,27 +105,33 @@ def _config(arguments: argparse.Namespace) -> SandboxConfig:
         fields = json.loads(arguments.config)
     except ValueError as error:
         raise UserError(f"--config: expected SandboxConfig as JSON, {error}") from None
-    if getattr(arguments, "http", None) is not None:
-        fields["http"] = arguments.http
-    if getattr(arguments, "token_file", None) is not None:
-        fields["http_token_file"] = str(arguments.token_file.absolute())
+    if not isinstance(fields, dict):
+        raise UserError(f"--config: expected a JSON object, got {fields!r}")
+    if arguments.command == "serve":
+        given = {"http": arguments.http, "http_token_file": arguments.token_file}
+        fields |= {name: value for name, value in given.items() if value is not None}
     return SandboxConfig.model_validate(fields)
 
 
-async def _health(endpoint: str, token: str | None) -> dict[str, object]:
-    client = SandboxClient(Endpoint(endpoint, token))
+def _endpoint(arguments: argparse.Namespace) -> Endpoint:
+    """Of the running sandbox that is meant."""
+    token_file = arguments.token_file
+    return Endpoint(arguments.endpoint, None if token_file is None else read_token(token_file))
+
+
+async def _health(endpoint: Endpoint) -> dict[str, object]:
+    client = SandboxClient(endpoint)
     try:
         return await client.health()
     finally:
         await client.close()
 
 
-def _health_of(endpoint: str, token_file: Path | None) -> int:
-    token = None if token_file is None else token_file.read_text().strip()
+def _health_of(endpoint: Endpoint) -> int:
     try:
-        health = asyncio.run(_health(endpoint, token))
+        health = asyncio.run(_health(endpoint))
     except OSError as error:
-        print(f"sandbox: nobody answers at {endpoint}: {error}", file=sys.stderr)
+        print(f"sandbox: nobody answers at {endpoint.address}: {error}", file=sys.stderr)
         return 1
     print(json.dumps(health, indent=2))
     return 0 if health["ready"] else 1
@@ -143,8 +152,8 @@ def _serve(config: SandboxConfig, directory: Path | None) -> int:
     return 0
 
 
-def _run(config: SandboxConfig, file: Path, endpoint: str | None) -> int:
-    async def call(at: str) -> int:
+def _run(config: SandboxConfig, file: Path, endpoint: Endpoint | None) -> int:
+    async def call(at: Endpoint) -> int:
         client = SandboxClient(at)
         outcome = await client.run(file.read_text(), "" if sys.stdin.isatty() else sys.stdin.read())
         await client.close()
@@ -160,11 +169,13 @@ def _run(config: SandboxConfig, file: Path, endpoint: str | None) -> int:
     if endpoint is not None:
         return asyncio.run(call(endpoint))
     with Sandbox.start(config) as sandbox:
-        return asyncio.run(call(sandbox.endpoint))
+        return asyncio.run(call(Endpoint(sandbox.endpoint)))
 
 
 def _gateway(config: SandboxConfig, isolation: str, directory: Path, owner: int) -> int:
     """Says one line of JSON on stdout: what it serves, or why it cannot."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each HTTP call is a connection
     place = Place(directory / "box")
     try:
         gateway = Gateway(config, _box(config, isolation, place), place, directory / SOCKET, owner)

@@ -177,9 +177,11 @@ class HttpServer:
 
     async def _judge_batch(self, request: web.Request) -> web.StreamResponse:
         batch = BatchSubmission.model_validate(await self._body(request))
+        calls = [submission.call() for submission in batch.submissions]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._judged(one)) for one in batch.submissions]
-        results = [task.result() for task in tasks]
+            tasks = [group.create_task(self._answer(call)) for call in calls]
+        pairs = zip(batch.submissions, tasks, strict=True)
+        results = [submission.result(task.result()) for submission, task in pairs]
         if request.path.startswith("/judge"):
             results = [verdict(result) for result in results]
         return _json(batch.result(results))

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from sandbox.config import split_address
 from sandbox.errors import UserError
 from sandbox.image.server import wire
 from sandbox.outcome import Status
@@ -32,7 +31,7 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a gateway is: the path of its unix socket, or http://HOST:PORT (with its token, if it has one)."""
+    """Where a gateway is: the path of its unix socket, or its http(s) address with its token, if it has one."""
 
     address: str
     token: str | None = field(default=None, repr=False)
@@ -41,7 +40,7 @@ class Endpoint:
     @property
     def near(self) -> bool:
         """On this machine."""
-        return not self.address.startswith("http://")
+        return "://" not in self.address
 
 
 class Link(Protocol):
@@ -134,7 +133,10 @@ class HttpLink:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._url = endpoint.address.rstrip("/")
-        split_address(self._url.removeprefix("http://"))
+        if not self._url.startswith(("http://", "https://")):
+            raise ValueError(
+                f"a sandbox's endpoint is the path of a socket or http://HOST:PORT, got {self._url!r}"
+            )
         self._headers = {}
         if endpoint.token is not None:
             self._headers["Authorization"] = f"Bearer {endpoint.token}"

@@ -103,6 +103,12 @@ async def test_failures_of_the_program_are_answers(
             "type: Input should be 'python'",
         ),
         ("/run/batch", {"submissions": []}, 422, "submissions: "),
+        (
+            "/run/batch",
+            {"submissions": [{"type": "python", "solution": "#" * (17 << 20)}]},
+            422,
+            "at most 16777216",
+        ),
         ("/nowhere", {}, 404, "Not Found"),
         ("/health", {}, 405, "Method Not Allowed"),
     ],
@@ -324,6 +330,7 @@ def command(*arguments: str) -> subprocess.Popen[str]:
         (["--http", "127.0.0.1"], "HOST:PORT"),
         (["--http", "127.0.0.1:0", "--token-file", "/nowhere/token"], "/nowhere/token"),
         (["--config", "{"], "--config: expected SandboxConfig as JSON"),
+        (["--config", "[]"], "--config: expected a JSON object"),
         (["--config", '{"slot": 3}'], "slot: "),
     ],
 )
