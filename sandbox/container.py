@@ -33,6 +33,7 @@ from sandbox.box import (
 )
 from sandbox.build import image_name
 from sandbox.config import SandboxConfig
+from sandbox.say import say
 
 LABEL = "rstar2.sandbox.owner"
 MIB = 1 << 20
@@ -101,8 +102,12 @@ class DockerBox:
 
     def stop(self) -> None:
         container, self._container = self._container, None
-        if container is not None:
+        if container is None:
+            return
+        try:
             remove(container)
+        except OSError as error:  # what the engine's client raises when nobody answers
+            say(f"no engine removes the container, its lease ends it: {error}")
 
 
 def connect(timeout_s: float = 60.0) -> docker.DockerClient:
