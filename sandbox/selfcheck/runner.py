@@ -111,7 +111,9 @@ def _not_promised(program: Program, level: str) -> str | None:
 
 
 async def _try(place: Place, program: Program) -> Verdict:
-    outcomes, complaints = await asyncio.gather(_outcomes(place, program), canaries(place.client))
+    outcomes, complaints = await asyncio.gather(
+        _outcomes(place, program), canaries(place.client, repeats=program.alone)
+    )
     for outcome in outcomes:
         complaints += broken(program, outcome, place.isolation)
     if program.distinct and len({outcome.stdout for outcome in outcomes}) < len(outcomes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sandbox.selfcheck.model import Program
 from sandbox.selfcheck.programs import (
+    cells,
     endings,
     everyday,
     files,
@@ -30,6 +31,7 @@ THEMES: dict[str, tuple[Program, ...]] = {
     "interpreter": interpreter.PROGRAMS,
     "streams": streams.PROGRAMS,
     "everyday": everyday.PROGRAMS,
+    "cells": cells.PROGRAMS,
     "residue": residue.PROGRAMS,
 }
 PROGRAMS = tuple(program for programs in THEMES.values() for program in programs)

@@ -213,9 +213,28 @@ PROGRAMS = (
         distinct=True,
     ),
     Program(
-        "numpy-random-differs-under-another-name",
-        "also when the program does not say `random`",
-        "import numpy\nprint(getattr(numpy, 'ran' + 'dom').standard_normal())",
+        "scipy-draws-differ",
+        "scipy draws from that generator without naming it",
+        "import scipy.stats\nprint(scipy.stats.norm.rvs(size=2))",
+        distinct=True,
+    ),
+    Program(
+        "pandas-samples-differ",
+        "and so does pandas",
+        "import pandas\nprint(list(pandas.Series(range(10**6)).sample(3)))",
+        distinct=True,
+    ),
+    Program(
+        "graphs-differ",
+        "networkx draws from the interpreter's generator without naming it",
+        "import networkx\nprint(networkx.erdos_renyi_graph(30, 0.5).edges)",
+        distinct=True,
+    ),
+    Program(
+        "shuffles-differ",
+        "so does every name that a generator's method is imported by",
+        "from random import shuffle as mix\nfrom numpy import random as r\nx = list(range(100))\nmix(x)\n"
+        "print(x, r.permutation(100))",
         distinct=True,
     ),
     Program(

@@ -9,6 +9,17 @@ from sandbox.selfcheck.model import CONTAINED, Level, Program
 MEMORY = (Status.MEMORY,)
 WHY = "one process is bounded, the sum of many is not without a cgroup"
 NO_TOTAL: dict[Level, str] = {"userns": WHY, "landlock": WHY}
+HOG = """
+import os, time
+try:
+    open("/proc/self/oom_score_adj", "w").write("0")
+except OSError:
+    pass
+hoard = bytearray(300 << 20)
+for at in range(0, len(hoard), 4096):
+    hoard[at] = 1
+time.sleep(2)
+"""
 
 PROGRAMS = (
     Program(
@@ -72,6 +83,26 @@ try:
         os.wait()
 except ChildProcessError:
     pass
+""",
+        status=CONTAINED,
+        limits=Limits(cpu_s=20, wall_s=10),
+        alone=True,
+        not_on=NO_TOTAL,
+    ),
+    Program(
+        "memory-with-others-to-die-first",
+        "asking the kernel to kill others first costs those at most a retry",
+        f"""
+import os, subprocess, sys
+hog = {HOG!r}
+children = []
+for _ in range(25):
+    try:
+        children.append(subprocess.Popen([sys.executable, "-c", hog]))
+    except OSError:
+        break
+for child in children:
+    child.wait()
 """,
         status=CONTAINED,
         limits=Limits(cpu_s=20, wall_s=10),

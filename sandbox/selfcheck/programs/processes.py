@@ -169,10 +169,17 @@ for number in (signal.SIGTERM, signal.SIGKILL):
     ),
     powerless(
         "kill-the-group",
-        "a call leads a session of its own: no group signal reaches the service",
+        "no signal to a process group reaches the service or another call",
         """
-if os.getsid(0) != os.getpid() or os.getpgid(0) != os.getpid():
-    breaches.append("not its own session")
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for group in {0, os.getpgid(0), os.getpgid(os.getppid()) if os.getppid() else 0, 1}:
+    for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
+        if number == signal.SIGKILL and group in (0, os.getpgid(0)):
+            continue  # its own
+        try:
+            os.killpg(group, number)
+        except OSError:
+            pass
 """,
     ),
     powerless(
@@ -219,17 +226,6 @@ for pid in {1, os.getppid()} - {0, os.getpid()}:
     refused(f"prlimit {pid}", lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, 1)))
     refused(f"setpriority {pid}", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
     refused(f"affinity {pid}", lambda: os.sched_setaffinity(pid, {0}))
-""",
-    ),
-    powerless(
-        "first-in-line-for-memory",
-        "a call cannot have others die for its memory",
-        """
-libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: makes its own /proc files its own
-for value in ("0", "-1000"):
-    refused(f"oom_score_adj {value}", lambda: open("/proc/self/oom_score_adj", "w").write(value))
-if int(open("/proc/self/oom_score_adj").read()) != 1000:
-    breaches.append("not first in line")
 """,
     ),
     powerless(
