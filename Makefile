@@ -14,11 +14,12 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export GOMP_SPINCOUNT ?= 0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup engine sandbox-image demo serve test lint clean
+.PHONY: help setup engine sandbox-image demo serve test test-sandbox lint clean
 help:
 	@echo "make demo              set up, then run the whole recipe small (CPU, minutes)"
 	@echo "make serve             Prefect and MLflow with their pages, and the deployments"
 	@echo "make test              all tests       make test-slow-AREA   the slow ones of rl, tasks, sandbox or flows"
+	@echo "make test-sandbox      try to break the sandbox at every level that this machine has; says what held"
 	@echo "make lint              ruff, mypy, import contracts"
 	@echo "make bench-NAME        a benchmark     make setup            environment only"
 
@@ -53,7 +54,11 @@ serve: sandbox-image
 	@exec $(BIN)/rstar2 serve
 
 test: sandbox-image
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/sandbox
+	$(BIN)/python -m pytest -m "not slow" tests/sandbox
+
+test-sandbox: sandbox-image
+	$(BIN)/python -m pytest -q -m "" tests/sandbox/test_selfcheck.py tests/sandbox/test_selfcheck_parts.py --selfcheck-table
 
 test-slow-%: sandbox-image
 	$(BIN)/python -m pytest -m slow tests/$*

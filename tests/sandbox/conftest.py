@@ -8,6 +8,24 @@ from sandbox.client import SandboxClient
 from sandbox.service import Sandbox
 from tests.sandbox.support import sandbox_at
 
+TABLES = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--selfcheck-table", action="store_true", help="print what held of the conformance suite"
+    )
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if not config.getoption("selfcheck_table", default=False):
+        return
+    for text in config.stash.get(TABLES, []):
+        terminalreporter.section("conformance")
+        terminalreporter.write_line(text)
+
 
 @pytest.fixture(
     scope="session", params=[pytest.param("docker", marks=pytest.mark.docker), "ns-root"]
