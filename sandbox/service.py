@@ -22,12 +22,15 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
+from sandbox import owner
 from sandbox.box import BoxError
 from sandbox.config import Isolation, SandboxConfig
 from sandbox.probe import resolve
 
 SOCKET = "gateway.sock"
 TOKEN = "http.token"
+OWNER = "owner"
+TEMPORARY = "rstar2-sandbox-"
 LONGEST_DIR = 80  # bytes: with the longest socket name behind it, a path stays within AF_UNIX's 107
 STOP_S = 15.0
 LOOK_S = 0.5
@@ -174,7 +177,9 @@ def _private_dir(runtime_dir: Path | None) -> tuple[Path, bool]:
     """A directory that only this user can enter, and whether it is ours to delete."""
     directory = None if runtime_dir is None else runtime_dir.absolute()
     if directory is None or len(os.fsencode(directory)) > LONGEST_DIR:
-        directory = Path(tempfile.mkdtemp(prefix="rstar2-sandbox-"))
+        _remove_leftovers()
+        directory = Path(tempfile.mkdtemp(prefix=TEMPORARY))
+        (directory / OWNER).write_text(owner.label(os.getpid()))
         if len(os.fsencode(directory)) > LONGEST_DIR:
             raise BoxError(
                 f"the temporary directory {directory} is too long for a socket; set TMPDIR to a short one"
@@ -183,3 +188,13 @@ def _private_dir(runtime_dir: Path | None) -> tuple[Path, bool]:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     directory.chmod(0o700)
     return directory, False
+
+
+def _remove_leftovers() -> None:
+    """Delete the temporary directories of this user whose owners were killed together with their gateways."""
+    for file in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*/{OWNER}"):
+        with contextlib.suppress(
+            OSError
+        ):  # another start may be deleting it, or it is another user's
+            if owner.dead(file.read_text()):
+                shutil.rmtree(file.parent)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from sandbox.container import LABEL, connect, remove_strays
 from sandbox.errors import UserError
 from sandbox.image.server.tree import real_uid
 from sandbox.outcome import Status
+from sandbox.owner import label as owner_label
 from sandbox.probe import resolve
 from sandbox.service import Sandbox
 from tests.sandbox.support import children_of, containers_of, need, sandbox_at
@@ -211,6 +213,27 @@ def test_strays_of_dead_owners_are_removed() -> None:
         }
         assert stray.id not in left
         assert own.id in left
+
+
+def test_directories_of_dead_owners_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    need("ns-root")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    boot, namespace, _, started = owner_label(os.getpid()).split()
+    owners = {
+        "dead": f"{boot} {namespace} {ended.pid} {started}",
+        "elsewhere": f"another-boot {namespace} {ended.pid} {started}",
+    }
+    with tempfile.TemporaryDirectory() as short:  # a socket's path must be
+        monkeypatch.setattr("tempfile.tempdir", short)
+        for name, owner in owners.items():
+            (Path(short) / f"rstar2-sandbox-{name}").mkdir()
+            (Path(short) / f"rstar2-sandbox-{name}" / "owner").write_text(owner)
+        with Sandbox.start(SandboxConfig(isolation="ns-root", slots=1)):
+            left = {path.name for path in Path(short).glob("rstar2-sandbox-*")}
+    assert "rstar2-sandbox-dead" not in left
+    assert "rstar2-sandbox-elsewhere" in left
+    assert len(left) == 2
 
 
 def test_docker_is_never_replaced_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
