@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from benchmarks.sandboxes.backend import Backend, OnAnswer
-from benchmarks.sandboxes.programs import Answer, Program, Verdict
+import aiohttp
 
+from benchmarks.sandboxes.backend import Backend, OnAnswer
+from benchmarks.sandboxes.programs import Answer, Ending, Program, Verdict
+
+PAUSE_S = 0.2  # after a failed connection
 SMALL_REST = 64  # calls that are always waited for
 
 
@@ -132,7 +135,7 @@ async def closed_loop(
                 continue
             batch = [next(workload) for _ in range(int(min(width, calls - asked)))]
             asked += len(batch)
-            task = asyncio.create_task(backend.run(batch, watch.noter(batch, time.monotonic())))
+            task = asyncio.create_task(_ask(backend, batch, watch.noter(batch, time.monotonic())))
             requests.add(task)
             task.add_done_callback(ended)
         left = asked - watch.sample.calls
@@ -164,7 +167,7 @@ async def open_loop(
     started_at = due_at = time.monotonic()
 
     async def call(program: Program, due_at: float) -> None:
-        await backend.run([program], watch.noter([program], due_at))
+        await _ask(backend, [program], watch.noter([program], due_at))
 
     while due_at - started_at < window_s:
         await asyncio.sleep(max(0.0, due_at - time.monotonic()))
@@ -172,6 +175,22 @@ async def open_loop(
         due_at += gaps.expovariate(rate)
     await asyncio.gather(*calls)
     return watch.close()
+
+
+async def _ask(backend: Backend, batch: list[Program], note: OnAnswer) -> None:
+    """One request; a connection that fails leaves its unanswered calls lost."""
+    open_calls = set(range(len(batch)))
+
+    def on_answer(index: int, answer: Answer) -> None:
+        open_calls.discard(index)
+        note(index, answer)
+
+    try:
+        await backend.run(batch, on_answer)
+    except (aiohttp.ClientError, OSError) as error:
+        await asyncio.sleep(PAUSE_S)
+        for index in sorted(open_calls):
+            note(index, Answer(Ending.FAILED, stderr=repr(error)))
 
 
 def _own_cpu_s() -> float:

@@ -114,10 +114,12 @@ class Judge:
         submissions = [{"type": "python", "solution": program.code} for program in batch]
         if self.width == 1:
             async with self._http.post("/run", json=submissions[0]) as response:
+                response.raise_for_status()
                 on_answer(0, _answer(await response.json()))
             return
         request = {"type": "batch", "submissions": submissions}
         async with self._http.post("/run/long-batch", json=request) as response:
+            response.raise_for_status()
             for index, result in enumerate((await response.json())["results"]):
                 on_answer(index, _answer(result))
 

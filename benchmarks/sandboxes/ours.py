@@ -20,6 +20,7 @@ from sandbox.service import Sandbox
 
 # The CPU clock is the limit; the wall clock is what a starved program may take.
 LIMITS = Limits(cpu_s=LIMIT_S, wall_s=2 * LIMIT_S + 1)
+OVERLOADED = 429  # comes with an outcome
 ENDINGS = {
     Status.OK: Ending.OK,
     Status.ERROR: Ending.ERROR,
@@ -102,10 +103,13 @@ class Ours:
         assert self._http is not None
         if self.width == 1:
             async with self._http.post("/run", json={"code": batch[0].code}) as response:
+                if response.status != OVERLOADED:
+                    response.raise_for_status()
                 on_answer(0, _answer(await response.json()))
             return
         calls = {"calls": [{"code": program.code} for program in batch]}
         async with self._http.post("/batch", json=calls) as response:
+            response.raise_for_status()
             async for line in response.content:
                 outcome = json.loads(line)
                 on_answer(outcome["index"], _answer(outcome))
