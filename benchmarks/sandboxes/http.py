@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import aiohttp
 
-
 IDLE_S = 2.0  # a connection is not used again after that: uvicorn closes its own after 5 s
 
 

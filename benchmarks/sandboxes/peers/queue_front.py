@@ -48,6 +48,11 @@ def ping() -> str:
     return "pong"
 
 
+@app.get("/status")
+async def status() -> dict[str, int]:
+    return {"queue": await store.zcard(WORK)}
+
+
 @app.post("/run")
 async def run(submission: Submission) -> Result:
     key = await _submit([submission])

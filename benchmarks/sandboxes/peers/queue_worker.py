@@ -94,7 +94,7 @@ def work() -> None:
         popped = store.bzpopmin([WORK], timeout=30)
         if popped is None:
             continue
-        item = json.loads(bytes(popped[1]))
+        item = json.loads(popped[1])
         result = run(item["submission"]["solution"], item["submission"]["input"])
         key = RESULT + item["work_id"]
         store.rpush(key, json.dumps(result))
