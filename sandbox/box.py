@@ -17,7 +17,7 @@ LOG = "server.log"
 INNER_DIR = "/run/private/sock"
 INNER_BOX = "/box"
 INNER_CODE = "/opt/sandbox"  # holds the package `server`
-WORKER_MB = 768  # the zygotes of one worker and their children's copied pages
+WORKER_MB = 384  # a worker's own processes; its zygotes take about 220
 SERVICE_TASKS = 16  # processes and threads of one worker, and of PID 1
 MOST_OF_MACHINE = 0.8
 MIB = 1 << 20
@@ -74,8 +74,11 @@ class Place:
 
 
 def total_memory_mb(config: SandboxConfig) -> int:
-    """What the service and all its calls may use together: enough for every call, but never the whole machine."""
-    per_slot = config.limits.memory_mb + config.limits.scratch_mb
+    """What the service and all its calls may use together: enough for every slot at its limit, so that no call can
+    take memory from another, but never the whole machine. Where that is less, the kernel may kill the wrong call,
+    which then comes back as oom_victim and is repeated.
+    """
+    per_slot = config.limits.total_memory_mb + config.limits.scratch_mb
     workers = len(config.slots_of_workers)
     machine_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB
     return min(

@@ -143,6 +143,7 @@ class Calls:
             "calls": dict(self.metrics.by_status),
             "restarts": self.workers.restarts,
             "lost_workers": self.workers.lost_workers,
+            "zygotes_mb": self.workers.zygotes_mb,
             "missing_packages": self.workers.missing,
         }
 

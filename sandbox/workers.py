@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -36,6 +37,7 @@ class Worker:
     writer: asyncio.StreamWriter | None = None  # None until it is ready
     running: set[int] = field(default_factory=set)
     last_answer: float = 0.0
+    zygotes: dict[str, dict[str, int]] = field(default_factory=dict)  # as it reported last
 
     @property
     def room(self) -> int:
@@ -72,6 +74,15 @@ class Workers:
     def ready(self) -> int:
         """Workers that take calls."""
         return sum(worker.writer is not None for worker in self._workers)
+
+    @property
+    def zygotes_mb(self) -> dict[str, int]:
+        """Memory of the fork servers of all workers, by tier."""
+        found: Counter[str] = Counter()
+        for worker in self._workers:
+            for name, report in worker.zygotes.items():
+                found[name] += report["memory_mb"]
+        return dict(found)
 
     @property
     def running(self) -> int:
@@ -227,6 +238,8 @@ class Workers:
         worker.last_answer = time.monotonic()
         if message.get("op") == "ready":
             self._on_ready(worker, message["missing"], writer)
+        elif message.get("op") == "beat":
+            worker.zygotes = message.get("zygotes", {})
         elif "status" in message:
             self._forget(worker, message["id"])
             self._on_reply(message["id"], message)

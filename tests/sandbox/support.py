@@ -55,3 +55,10 @@ def children_of(pid: int) -> list[int]:
         ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True
     ).stdout
     return [int(word) for word in output.split()]
+
+
+def dispatchers_of(sandbox: Sandbox) -> list[int]:
+    """Of a sandbox at level ns-root."""
+    (unshare,) = children_of(sandbox.gateway_pid)
+    (pid1,) = children_of(unshare)
+    return children_of(pid1)

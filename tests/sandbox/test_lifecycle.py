@@ -26,7 +26,7 @@ from sandbox.outcome import Status
 from sandbox.owner import label as owner_label
 from sandbox.probe import resolve
 from sandbox.service import Sandbox
-from tests.sandbox.support import children_of, containers_of, need, sandbox_at
+from tests.sandbox.support import children_of, containers_of, dispatchers_of, need, sandbox_at
 
 LEVELS = [pytest.param("docker", marks=pytest.mark.docker), "ns-root"]
 ROOT = Path(__file__).parents[2]
@@ -122,13 +122,6 @@ async def test_calls_survive_a_killed_gateway() -> None:
         outcomes = await asyncio.gather(*calls)
         assert [outcome.stdout for outcome in outcomes] == [f"{i}\n" for i in range(40)]
         await client.close()
-
-
-def dispatchers_of(sandbox: Sandbox) -> list[int]:
-    """Of a sandbox at level ns-root."""
-    (unshare,) = children_of(sandbox.gateway_pid)
-    (pid1,) = children_of(unshare)
-    return children_of(pid1)
 
 
 @pytest.mark.parametrize(

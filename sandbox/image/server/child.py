@@ -34,8 +34,7 @@ def run(request: dict[str, Any], fds: list[int], base_memory: int, walls: Walls)
 
 def _become(request: dict[str, Any], fds: list[int], base_memory: int, walls: Walls) -> None:
     leave = os._exit
-    if walls.shared_uid:
-        os.setsid()  # the group is what can be killed at once
+    os.setsid()
     code = os.read(fds[0], request["size"])
     for target, source in enumerate(fds[1:]):
         os.dup2(source, target)

@@ -142,6 +142,7 @@ class Dispatcher:
             os.set_blocking(fd, True)
         stdin = self.null
         if call.stdin:
+            # A lone surrogate, which stands for no bytes, is read as "?".
             stdin = file_of("stdin", call.stdin.encode("utf-8", "replace"))
             inside.append(stdin)
         for fd in (out, err):

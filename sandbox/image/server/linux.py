@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -130,6 +131,8 @@ class OomCounter:
     def look(self) -> None:
         count, now = _oom_kills(), time.monotonic()
         if count != self._count:
+            killed = count - self._count
+            print(f"the kernel killed {killed} processes for memory", file=sys.stderr, flush=True)
             self._count, self._moved_at = count, now
         self._seen_at = now
 

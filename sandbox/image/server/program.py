@@ -11,7 +11,6 @@ import gc
 import io
 import linecache
 import os
-import random
 import re
 import signal
 import sys
@@ -22,16 +21,20 @@ from contextlib import suppress
 from types import FrameType, ModuleType
 
 from . import cells, linux
+from .draws import Generators
 
 FILE_NAME = "main.py"
-DRAWS = re.compile(rb"rand|sampl|shuffl|choice")
 PRACTICE = 20  # after so many runs the interpreter has made its code what it will be
 OWN_FILES = os.path.dirname(__file__) + os.sep
 CELL_LINE = re.compile(r'File "(Cell \d+)"(?=, line )')
 
+_generators: Generators
+
 
 def prepare() -> None:
     """In the zygote, once, for all its children: what needs nothing of a call."""
+    global _generators
+    _generators = Generators()
     _main_module()
     _with_streams_of_a_call(_prepare_streams)
 
@@ -100,19 +103,8 @@ def _main_module() -> None:
     sys.argv = [FILE_NAME]
 
 
-def _reseed(code: bytes) -> None:
-    """The global generators would be the zygote's in every call. Seeding them is dear, because it copies their
-    pages, so only who may draw from them does; scipy and pandas draw from numpy's without saying so."""
-    if "scipy" not in sys.modules and not DRAWS.search(code):
-        return
-    random.seed()
-    if "numpy.random" in sys.modules:
-        numpy = sys.modules["numpy"]
-        numpy.random.seed(numpy.frombuffer(os.urandom(16), "u4"))
-
-
 def _script(code: bytes, module: ModuleType) -> None:
-    _reseed(code)
+    _generators.seed()
     source = code.decode("utf-8")
     linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
     module.__dict__["__file__"] = FILE_NAME
