@@ -246,8 +246,8 @@ class Workers:
             self._on_room()
 
     def _on_ready(self, worker: Worker, missing: list[str], writer: asyncio.StreamWriter) -> None:
-        self.missing = missing
-        if missing and not self.first.is_set():
+        if missing and missing != self.missing:
+            self.missing = missing
             _say(f"programs cannot import {', '.join(missing)}")
         worker.writer = writer
         self.first.set()

@@ -59,6 +59,8 @@ class Dispatcher:
         self.unreaped = False  # a child has ended whose call was not known then
         self.walls = settings["walls"]
         self.tiers = {name: Tier(name, self) for name in TIERS}
+        self.unstarted = deque(self.tiers.values())
+        self.start_tier()
 
     def run(self) -> None:
         self.tick()
@@ -88,13 +90,22 @@ class Dispatcher:
 
     # The gateway's side.
 
-    def announce(self) -> None:
-        """Tell every peer once all tiers can fork."""
-        if not all(tier.ready for tier in self.tiers.values()):
-            return
-        missing = sorted({name for tier in self.tiers.values() for name in tier.missing})
-        self.peers.send_all({"op": "ready", "missing": missing})
+    def start_tier(self) -> None:
+        """One after the other, the lightest first: calls run as soon as that one can fork, and those of
+        another tier wait for it outside their clocks."""
+        if self.unstarted:
+            self.unstarted.popleft().start()
+
+    def on_tier_ready(self) -> None:
+        self.start_tier()
+        self.announce()
         self.schedule()
+
+    def announce(self) -> None:
+        """Tell every peer that calls run, and what they cannot import as far as that is known."""
+        if any(tier.ready for tier in self.tiers.values()):
+            missing = sorted({name for tier in self.tiers.values() for name in tier.missing})
+            self.peers.send_all({"op": "ready", "missing": missing})
 
     def on_message(self, peer: Peer, message: wire.Message) -> None:
         operation = message["op"]

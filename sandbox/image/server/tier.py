@@ -86,7 +86,6 @@ class Tier:
         self._retired: list[Zygote] = []  # have their last calls to fork
         self._dispatcher = dispatcher
         self._failures = 0
-        self._start()
 
     @property
     def ready(self) -> bool:
@@ -118,7 +117,7 @@ class Tier:
             return
         self.zygote.look()
         if self.zygote.old and self._next is None:
-            self._start()
+            self.start()
 
     def replace(self) -> None:
         """The zygote does not work: kill it. Its link ends then, and all the rest follows from that."""
@@ -140,7 +139,7 @@ class Tier:
         forks = 0 if self.zygote is None else self.zygote.forks
         return {"memory_mb": self.memory >> 20, "forks": forks}
 
-    def _start(self) -> None:
+    def start(self) -> None:
         started = self._next = Zygote(self.name, self._dispatcher.walls)
         self._dispatcher.loop.watch(started.link.fileno(), lambda _: self._on_report(started))
 
@@ -161,7 +160,7 @@ class Tier:
                 self.zygote.link.shutdown(socket.SHUT_WR)  # it ends once it has read the rest
             self.zygote, self._next = zygote, None
             zygote.look()
-            self._dispatcher.announce()
+            self._dispatcher.on_tier_ready()
             return
         print(f"zygote {self.name}: {report['failed']}", file=sys.stderr, flush=True)
         zygote.forking.discard(report["slot"])
@@ -184,7 +183,7 @@ class Tier:
 
     def _restart(self) -> None:
         if self._next is None:
-            self._start()
+            self.start()
 
     def _end(self, zygote: Zygote) -> None:
         """Let go of a zygote; the calls that it may not have forked are lost."""
