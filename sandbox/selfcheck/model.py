@@ -94,6 +94,21 @@ def call(name, *arguments, also=()):
     return result
 
 
+def names(path):
+    """What can be listed there."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def others():
+    """Other processes, by trying where they cannot be listed."""
+    pids = [int(name) for name in names("/proc") if name.isdigit()]
+    pids = pids or [pid for pid in range(1, 1 << 16) if os.path.exists(f"/proc/{pid}")]
+    return [pid for pid in pids if pid != os.getpid()]
+
+
 def refused(what, action):
     """An action that must fail."""
     try:

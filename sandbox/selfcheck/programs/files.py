@@ -60,12 +60,8 @@ for path in ("/etc/shadow", "/etc/gshadow", "/root/.ssh", "/root/.cache", "/var/
              "/run/docker.sock", "/var/lib/docker", "/proc/kcore", "/proc/kmsg", "/dev/mem", "/dev/kmsg",
              "/proc/1/root/etc", "/run/private", "/run/private/sock"):
     refused(path, lambda: os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(1))
-homes = ["/root", *(f"/home/{name}" for name in os.listdir("/home"))] if os.path.isdir("/home") else ["/root"]
-for home in homes:
-    try:
-        inside = [os.path.join(home, name) for name in os.listdir(home)]
-    except OSError:
-        continue
+for home in ("/root", *(f"/home/{name}" for name in names("/home"))):
+    inside = [os.path.join(home, name) for name in names(home)]
     interpreter = (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable), os.path.realpath(os.curdir))
     breaches += [path for path in inside if not any(one.startswith(path) for one in interpreter)]
 """,
@@ -76,7 +72,6 @@ for home in homes:
         """
 socket_path = "@ENDPOINT@"
 if socket_path.startswith("/"):
-    refused(socket_path, lambda: os.stat(socket_path))
     refused("its directory", lambda: os.listdir(os.path.dirname(socket_path)))
 """,
     ),
@@ -85,7 +80,7 @@ if socket_path.startswith("/"):
         "no other call's scratch can be seen into",
         """
 own = os.path.realpath(".")
-for name in os.listdir(os.path.dirname(own)) if os.access(os.path.dirname(own), os.R_OK) else ():
+for name in names(os.path.dirname(own)) or map(str, range(64)):
     path = os.path.join(os.path.dirname(own), name)
     if path != own:
         refused(path, lambda: os.listdir(path))
@@ -130,7 +125,7 @@ refused("replace", lambda: os.symlink("/etc", box + "-link"))
         "way-up-by-descriptor",
         "an open directory is no way past the walls",
         """
-root = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+root = os.open("/", os.O_PATH | os.O_DIRECTORY)
 refused("write by descriptor", lambda: os.open("x", os.O_WRONLY | os.O_CREAT, dir_fd=root))
 here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
 refused("above scratch", lambda: os.open("../x", os.O_WRONLY | os.O_CREAT, dir_fd=here))

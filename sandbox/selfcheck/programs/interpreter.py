@@ -249,7 +249,7 @@ print(found)
         "import-the-service",
         "the service's code is no module of the program's",
         "for name in ('server', 'server.child', 'server.zygote', 'sandbox'):\n    try:\n        __import__(name)\n"
-        "        print(name)\n    except ImportError:\n        pass",
+        "        print(name)\n    except (ImportError, OSError):\n        pass",
         OK,
         "",
     ),

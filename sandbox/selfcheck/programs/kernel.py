@@ -101,7 +101,7 @@ for name, kind, device in (("disk", stat.S_IFBLK, os.makedev(8, 0)), ("mem", sta
         "no device but the harmless ones can be opened",
         """
 harmless = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "stdin", "stdout", "stderr", "fd"}
-for name in os.listdir("/dev"):
+for name in names("/dev") or ("mem", "kmsg", "kvm", "fuse", "vda", "sda", "loop0", "loop-control", "net/tun"):
     if name in harmless or os.path.isdir(f"/dev/{name}"):
         continue
     for flag in (os.O_RDONLY, os.O_WRONLY):

@@ -12,55 +12,43 @@ from sandbox.selfcheck.model import (
 )
 
 FEW_TASKS = Limits(cpu_s=4, wall_s=60, tasks=16)
-OF_MY_UID = """
-import os
-me, others = str(os.getuid()), 0
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        uids = open(f"/proc/{pid}/status").read().partition("Uid:")[2].split()[:4]
-    except OSError:
-        continue
-    others += me in uids and int(pid) != os.getpid()
-print(others)
-"""
+SILENT = Look("import os, time\ntime.sleep(0.2)\nprint(os.listdir('.'))", "[]\n")
+"""What writes to its directory for ever, writes no more."""
 
 PROGRAMS = (
     Program(
         "fork-bomb",
         "a fork bomb ends in time, and nothing of it is left",
-        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: open('alive', 'w').close()",
         status=OUT_OF_TIME,
         limits=SHORT,
-        look=Look(OF_MY_UID, "0\n"),
-        not_on={"landlock": "processes share one uid and one view of /proc"},
+        look=SILENT,
     ),
     Program(
         "fork-bomb-of-sessions",
         "a fork bomb whose children leave the process group ends in time",
-        "import os\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError: pass",
+        "import os\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n"
+        "    except OSError: open('alive', 'w').close()",
         status=OUT_OF_TIME,
         limits=SHORT,
-        look=Look(OF_MY_UID, "0\n"),
-        not_on={"landlock": "processes share one uid and one view of /proc"},
+        look=SILENT,
     ),
     Program(
         "fork-bomb-that-leaves",
         "a fork bomb whose first process ends at once is ended with it",
         """
-import os, time
+import os
 if os.fork() == 0:
     os.setsid()
-    give_up_at = time.time() + 600
-    while time.time() < give_up_at:
+    while True:
         try:
             os.fork()
         except OSError:
-            pass
+            open("alive", "w").close()
 print("gone")
 """,
         stdout="gone\n",
-        look=Look(OF_MY_UID, "0\n"),
-        not_on={"landlock": "processes share one uid and one view of /proc"},
+        look=SILENT,
     ),
     Program(
         "processes-are-counted",
