@@ -15,9 +15,9 @@ from sandbox.client import SandboxClient
 from sandbox.config import Limits, SandboxConfig
 from sandbox.image.server.imports import RANKS, TIERS, tier_for
 from sandbox.outcome import Outcome, Status
+from sandbox.selfcheck.programs.residue import OF_MY_UID
 from sandbox.service import Sandbox
 from tests.sandbox.support import QUICK, containers_of, dispatchers_of, sandbox_at
-from tests.sandbox.test_conformance import UID_ALIVE
 
 HOG = """
 import os, time
@@ -103,7 +103,7 @@ print("done")
     outcome = await client.run(code, limits=QUICK)
     assert (outcome.status, outcome.stdout) == (Status.OK, "done\n")
     for _ in range(8):
-        assert (await client.run(UID_ALIVE)).stdout == "0\n"
+        assert (await client.run(OF_MY_UID)).stdout == "0\n"
 
 
 async def test_calls_are_unlike_each_other_in_what_they_draw(client: SandboxClient) -> None:
