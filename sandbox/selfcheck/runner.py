@@ -148,7 +148,7 @@ async def _look_everywhere(place: Place, look: Look) -> list[str]:
         outcomes = await asyncio.gather(
             *(
                 place.client.run(look.code + WHERE, limits=PATIENT)
-                for _ in range(min(place.slots - len(seen), MOST_AT_ONCE))
+                for _ in range(min(place.slots, MOST_AT_ONCE))  # fewer might all go to one worker
             )
         )
         for outcome in outcomes:

@@ -160,7 +160,7 @@ sys.exit(5)
         "with the limit lifted it ends with the stack, the memory or the time",
         "import sys\nsys.setrecursionlimit(10**9)\ndef f(x): return [f(x)]\nf(1)",
         (Status.SIGNAL, Status.ERROR, Status.MEMORY, *OUT_OF_TIME),
-        limits=Limits(cpu_s=4, wall_s=9),
+        limits=Limits(cpu_s=2, wall_s=9),
     ),
     Program(
         "recursion-in-c",

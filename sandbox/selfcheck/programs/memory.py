@@ -124,7 +124,7 @@ except OSError:
     pass
 """,
         status=CONTAINED,
-        limits=Limits(cpu_s=20, wall_s=10),
+        limits=Limits(cpu_s=4, wall_s=10),
         alone=True,
         not_on=NO_TOTAL,
     ),
