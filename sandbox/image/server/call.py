@@ -11,6 +11,7 @@ from typing import Any
 from . import imports
 from .capture import Capture
 from .child import MEMORY_SIGNAL
+from .linux import OomCounter
 from .peers import Peer
 from .slot import Slot
 
@@ -92,13 +93,12 @@ class Call:
     def too_much_output(self) -> bool:
         return self.out.total + self.err.total > HARD_OUTPUT
 
-    def result(self, oom_killed: bool) -> dict[str, Any]:
-        """The reply, once the call has ended and its output is complete. `oom_killed`: the kernel has killed
-        something for memory since the call began."""
+    def result(self, oom: OomCounter) -> dict[str, Any]:
+        """The reply, once the call has ended and its output is complete."""
         end = self.exit
         reply: dict[str, Any] = {
             "id": self.id,
-            "status": self._status(oom_killed),
+            "status": self._status(oom),
             "stdout": self.out.text(),
             "stderr": self.err.text(),
             "truncated": self.out.truncated or self.err.truncated,
@@ -114,7 +114,7 @@ class Call:
             reply["signal"] = os.WTERMSIG(end.wait_status)
         return reply
 
-    def _status(self, oom_killed: bool) -> str:
+    def _status(self, oom: OomCounter) -> str:
         if self.ended_by is not None:
             return self.ended_by
         if self.exit is None:
@@ -128,6 +128,6 @@ class Call:
             return "cpu_limit"
         if number == MEMORY_SIGNAL:
             return "memory"
-        if number == signal.SIGKILL and oom_killed:
+        if number == signal.SIGKILL and oom.moved_since(self.started_at):
             return "oom_victim"
         return "signal"

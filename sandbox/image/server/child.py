@@ -7,13 +7,12 @@ frames of the zygote below must never go on running in here.
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import signal
-from typing import Any
 
 from . import program
+from .order import NOBODY, Order
 from .walls import Walls
 
 MEMORY_SIGNAL = (
@@ -22,45 +21,43 @@ MEMORY_SIGNAL = (
 MIB = 1 << 20
 
 
-def run(request: dict[str, Any], fds: list[int], base_memory: int, walls: Walls) -> None:
+def run(order: Order, box: str, fds: list[int], base_memory: int, walls: Walls) -> None:
     """Become the program. Does not return, whatever the program has replaced meanwhile."""
     kill, getpid, sigkill = os.kill, os.getpid, signal.SIGKILL
     try:
-        _become(request, fds, base_memory, walls)
+        _become(order, box, fds, base_memory, walls)
     finally:
         # Not the pid of before: a child that the program forked may be the one that comes by here.
         kill(getpid(), sigkill)
 
 
-def _become(request: dict[str, Any], fds: list[int], base_memory: int, walls: Walls) -> None:
+def _become(order: Order, box: str, fds: list[int], base_memory: int, walls: Walls) -> None:
     leave = os._exit
     os.setsid()
-    code = os.read(fds[0], request["size"])
+    code = os.read(fds[0], order.size)
     for target, source in enumerate(fds[1:]):
         os.dup2(source, target)
-    _limit(request["limits"], base_memory, walls.shared_uid)
-    _drop_rights(request["uid"])
-    box = request["box"]
+    _limit(order, base_memory, walls.shared_uid)
+    _drop_rights(order.uid)
     os.chdir(box)
     os.environ["HOME"] = os.environ["TMPDIR"] = box
     walls.close_behind(box)
     os.closerange(3, 1 << 20)
     try:
-        leave(program.run(code, box, request["mode"]))
+        leave(program.run(code, box, order.cell))
     except MemoryError:
         signal.signal(MEMORY_SIGNAL, signal.SIG_DFL)
         os.kill(os.getpid(), MEMORY_SIGNAL)
 
 
-def _limit(limits: dict[str, Any], base_memory: int, shared_uid: bool) -> None:
-    cpu_s = math.ceil(limits["cpu_s"])
-    memory = base_memory + limits["memory_mb"] * MIB
+def _limit(order: Order, base_memory: int, shared_uid: bool) -> None:
+    memory = base_memory + order.memory_mb * MIB
     # The kernel counts tasks by uid. Where the uid has others than the call's, nobody knows how many, but no more
     # than the machine has.
-    tasks = limits["tasks"] + (_tasks_of_machine() if shared_uid else 0)
+    tasks = order.tasks + (_tasks_of_machine() if shared_uid else 0)
     for which, soft, hard in (
         (resource.RLIMIT_AS, memory, memory),
-        (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
+        (resource.RLIMIT_CPU, order.cpu_s, order.cpu_s + 1),
         (resource.RLIMIT_NPROC, tasks, tasks),
     ):
         resource.setrlimit(which, (soft, hard))
@@ -74,8 +71,8 @@ def _tasks_of_machine() -> int:
         return int(file.read().split()[3].partition("/")[2])
 
 
-def _drop_rights(uid: int | None) -> None:
-    if uid is None:
+def _drop_rights(uid: int) -> None:
+    if uid == NOBODY:
         return
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)

@@ -26,6 +26,7 @@ from . import linux, tree, wire
 from .call import MIB, Call, Exit
 from .imports import TIERS
 from .loop import Loop
+from .order import Order
 from .peers import Peer, Peers
 from .pid1 import ALIVE, BEAT
 from .slot import Slot
@@ -57,7 +58,7 @@ class Dispatcher:
         )
         self.null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.unreaped = False  # a child has ended whose call was not known then
-        self.walls = settings["walls"]
+        self.box_root, self.walls = settings["box_root"], settings["walls"]
         self.tiers = {name: Tier(name, self) for name in TIERS}
         self.unstarted = deque(self.tiers.values())
         self.start_tier()
@@ -164,15 +165,8 @@ class Dispatcher:
         call.started_at = time.monotonic()
         call.look_at = call.started_at + EARLY_S
         self.running[slot.index] = call
-        request = {
-            "slot": slot.index,
-            "uid": slot.uid,
-            "box": slot.box,
-            "limits": call.limits,
-            "mode": call.mode,
-            "size": len(program),
-        }
-        self.tiers[call.tier].fork(request, [inside[0], stdin, out_inside, err_inside])
+        order = Order.of(slot.index, slot.uid, len(program), call.mode, call.limits)
+        self.tiers[call.tier].fork(order, [inside[0], stdin, out_inside, err_inside])
         for fd in inside:
             os.close(fd)
 
@@ -274,7 +268,7 @@ class Dispatcher:
         call.pipes.clear()
         slot.clean()
         del self.running[slot.index]
-        self.peers.send(call.peer, call.result(self.oom.moved_since(call.started_at)))
+        self.peers.send(call.peer, call.result(self.oom))
         self.free.append(slot)
         self.schedule()
 

@@ -50,11 +50,11 @@ def _prepare_streams() -> None:
     module.__dict__.pop("__file__")
 
 
-def run(code: bytes, box: str, mode: str) -> int:
+def run(code: bytes, box: str, cell: bool) -> int:
     """Run `code` with `box` as its directory; the exit code. A MemoryError passes through."""
     sys.path[0] = box
     gc.enable()
-    body = cells.run if mode == "cell" else _script
+    body = cells.run if cell else _script
     return _finish(_execute(body, code, sys.modules["__main__"]))
 
 

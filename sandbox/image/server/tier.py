@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import tree
+from .order import Order
 from .zygote import PID
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ ENVIRONMENT = {
 class Zygote:
     """One process of a tier."""
 
-    def __init__(self, name: str, walls: dict[str, Any]) -> None:
+    def __init__(self, name: str, box_root: str, walls: dict[str, Any]) -> None:
         self.link, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pids, pids = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(pids, True)
         command = [sys.executable, "-s", "-m", "server.zygote", name]
         self.process = subprocess.Popen(
-            [*command, str(link.fileno()), str(pids), json.dumps(walls)],
+            [*command, str(link.fileno()), str(pids), box_root, json.dumps(walls)],
             pass_fds=[link.fileno(), pids],
             stdin=subprocess.DEVNULL,
             env=ENVIRONMENT,
@@ -91,14 +92,14 @@ class Tier:
     def ready(self) -> bool:
         return self.zygote is not None
 
-    def fork(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Have the zygote fork a child for `request`, with code, stdin, stdout and stderr as `fds`."""
+    def fork(self, order: Order, fds: list[int]) -> None:
+        """Have the zygote fork a child for `order`, with code, stdin, stdout and stderr as `fds`."""
         zygote = self.zygote
         assert zygote is not None
         zygote.forks += 1
-        zygote.forking.add(request["slot"])
+        zygote.forking.add(order.slot)
         try:
-            socket.send_fds(zygote.link, [json.dumps(request).encode()], fds)
+            socket.send_fds(zygote.link, [order.pack()], fds)
         except OSError as error:
             # Its end of the link is gone; the loop sees that next and fails the calls on record.
             print(f"zygote {self.name}: {error}", file=sys.stderr, flush=True)
@@ -140,7 +141,7 @@ class Tier:
         return {"memory_mb": self.memory >> 20, "forks": forks}
 
     def start(self) -> None:
-        started = self._next = Zygote(self.name, self._dispatcher.walls)
+        started = self._next = Zygote(self.name, self._dispatcher.box_root, self._dispatcher.walls)
         self._dispatcher.loop.watch(started.link.fileno(), lambda _: self._on_report(started))
 
     def _on_report(self, zygote: Zygote) -> None:

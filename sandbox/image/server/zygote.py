@@ -4,7 +4,7 @@ It never holds anything of a call (code and stdin arrive as files that only the 
 another's data in the memory that it inherits. The child's parent is the dispatcher, which therefore learns of its
 end from the kernel; all that is left to do here is to fork and to say the pid.
 
-Arguments: the tier, the link to the dispatcher, the pipe for pids, the walls.
+Arguments: the tier, the link to the dispatcher, the pipe for pids, the directory of the scratches, the walls.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import threading
 from array import array
 
 from . import child, imports, linux, program
+from .order import LAYOUT, SLOT, Order
 from .walls import Walls
 
-PID = struct.Struct("=ii")  # slot, pid; 0: the fork failed, and the link says why
+PID = struct.Struct("=ii")  # slot, pid
 
 
 def address_space() -> int:
@@ -30,26 +31,28 @@ def address_space() -> int:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def serve(link: socket.socket, pids: int, base_memory: int, walls: Walls) -> None:
+def serve(link: socket.socket, pids: int, box_root: str, walls: Walls) -> None:
     """Fork on each request."""
     fork = linux.SiblingFork()
+    base_memory = address_space()
     room = socket.CMSG_SPACE(4 * array("i").itemsize)
     while True:
-        data, ancillary, _, _ = link.recvmsg(1 << 16, room)
+        data, ancillary, _, _ = link.recvmsg(LAYOUT.size, room)
         if not data:
             return
         fds = array("i", ancillary[0][2])
-        request = json.loads(data)
         try:
             pid = fork()
         except OSError as error:
-            link.send(json.dumps({"slot": request["slot"], "failed": str(error)}).encode())
+            failed = {"slot": SLOT.unpack_from(data)[0], "failed": str(error)}
+            link.send(json.dumps(failed).encode())
             pid = -1
         if pid == 0:
             after_fork()
-            child.run(request, fds.tolist(), base_memory, walls)
+            order = Order.unpack(data)
+            child.run(order, f"{box_root}/{order.slot}", fds.tolist(), base_memory, walls)
         if pid > 0:
-            os.write(pids, PID.pack(request["slot"], pid))
+            os.write(pids, data[: SLOT.size] + SLOT.pack(pid))
         for fd in fds:
             os.close(fd)
 
@@ -61,7 +64,7 @@ def after_fork() -> None:
 
 def main() -> None:
     tier, link_fd, pids = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    walls = Walls.parse(sys.argv[4])
+    box_root, walls = sys.argv[4], Walls.parse(sys.argv[5])
     linux.die_with_parent()
     link = socket.socket(fileno=link_fd)
     for fd in (link_fd, pids):
@@ -78,7 +81,7 @@ def main() -> None:
     gc.freeze()
     linux.huge_pages()
     link.send(json.dumps({"ready": tier, "missing": missing}).encode())
-    serve(link, pids, address_space(), walls)
+    serve(link, pids, box_root, walls)
 
 
 if __name__ == "__main__":
