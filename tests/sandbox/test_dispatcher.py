@@ -126,7 +126,7 @@ def held_by(sandbox: Sandbox) -> list[set[str]]:
 async def test_dispatcher_keeps_nothing_of_ended_calls() -> None:
     with sandbox_at("ns-root", slots=3, workers=1) as sandbox:
         client = SandboxClient(sandbox.endpoint)
-        await asyncio.gather(*(client.run("print(1)") for _ in range(10)))
+        await client.run("import scipy")  # waits for the last fork server to start
         before = held_by(sandbox)
         codes = [
             "print('x' * 300_000)",
@@ -157,6 +157,7 @@ async def test_exhausted_container_gives_no_wrong_verdict() -> None:
     with sandbox_at("docker", slots=4, workers=1) as sandbox:
         client = SandboxClient(sandbox.endpoint)
         (container,) = containers_of(sandbox.gateway_pid)
+        await client.run("import scipy")  # waits for the last fork server to start
         small = 700 << 20  # the fork servers and all calls but the hog fit into it
         container.update(mem_limit=small, memswap_limit=small)
         hog = asyncio.create_task(client.run(HOG, limits=Limits(wall_s=4, total_memory_mb=2048)))

@@ -37,7 +37,7 @@ EARLY_S = 0.01
 WATCH_S = 0.1
 SOFT_STOP_S = 0.3  # between the signal that lets a program flush and the one that it cannot survive
 AGAIN_S = 0.002
-QUIET_S = 2.0  # a slot that is not clean by then is given up
+QUIET_S = 5.0  # a slot that is not clean by then is given up
 TICK_S = 1.0
 STUCK_S = 5.0  # a zygote that takes so long to fork is replaced
 

@@ -70,7 +70,7 @@ class Zygote:
         return found
 
     def look(self) -> None:
-        self.memory = tree.private_memory(self.process.pid)
+        self.memory = tree.own_memory(self.process.pid)
         self.memory_at_first = self.memory_at_first or self.memory
 
     @property

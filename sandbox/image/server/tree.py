@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .strays import children
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
+KIB = 1 << 10
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -47,36 +47,36 @@ def usage_below(roots: list[int], uid: int | None, inherited: int) -> Usage:
     while left:
         pid = left.pop()
         try:
-            fields = _stat(pid)
+            times = _stat(pid)[11:15]
             left += children(pid)
             forked = uid is None or os.stat(f"/proc/{pid}").st_uid != uid
         except OSError:
             continue
         usage.processes += 1
-        usage.cpu_s += sum(map(int, fields[11:15])) / TICKS
-        resident = int(fields[21]) * PAGE
-        usage.memory += max(0, resident - inherited) if forked else resident
+        usage.cpu_s += sum(map(int, times)) / TICKS
+        usage.memory += max(0, own_memory(pid) - (inherited if forked else 0))
     return usage
 
 
-def private_memory(pid: int) -> int:
+def own_memory(pid: int) -> int:
     """Bytes that the process has in use beside files, those it shares with forks included; 0 if it has gone."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            fields = file.read().split()
-    except OSError:
-        return 0
-    return (int(fields[1]) - int(fields[2])) * PAGE
+    return sum(_status(pid, name) or 0 for name in (b"RssAnon", b"RssShmem")) * KIB
 
 
 def real_uid(pid: int) -> int | None:
     """None if the process has gone."""
+    return _status(pid, b"Uid")
+
+
+def _status(pid: int, name: bytes) -> int | None:
+    """The first number of a line of /proc/PID/status; None if there is none, as for a process that has gone."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             text = file.read()
     except OSError:
         return None
-    return int(text.partition(b"\nUid:")[2].split(maxsplit=1)[0])
+    words = text.partition(b"\n" + name + b":")[2].split(maxsplit=1)
+    return int(words[0]) if words else None
 
 
 def any_of(uid: int) -> bool:
