@@ -6,6 +6,7 @@ been told yet is lost with its zygote.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -38,6 +39,9 @@ ENVIRONMENT = {
 }
 
 
+_numbers = itertools.count(1)
+
+
 class Zygote:
     """One process of a tier."""
 
@@ -45,9 +49,10 @@ class Zygote:
         self.link, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pids, pids = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(pids, True)
+        self.mark = f"{name}-{next(_numbers)}"
         command = [sys.executable, "-s", "-m", "server.zygote", name]
         self.process = subprocess.Popen(
-            [*command, str(link.fileno()), str(pids), box_root, json.dumps(walls)],
+            [*command, str(link.fileno()), str(pids), box_root, json.dumps(walls), self.mark],
             pass_fds=[link.fileno(), pids],
             stdin=subprocess.DEVNULL,
             env=ENVIRONMENT,
@@ -195,7 +200,7 @@ class Tier:
         for slot, pid in zygote.told():
             self._dispatcher.on_forked(slot, pid)
         for pid in self._dispatcher.unknown_children():
-            if tree.real_uid(pid) == os.getuid() and self.name.encode() in tree.command(pid):
+            if tree.real_uid(pid) == os.getuid() and zygote.mark.encode() in tree.command(pid):
                 os.kill(pid, signal.SIGKILL)  # forked, but not told
         for slot in list(zygote.forking):
             self._dispatcher.on_lost(slot)

@@ -4,7 +4,8 @@ It never holds anything of a call (code and stdin arrive as files that only the 
 another's data in the memory that it inherits. The child's parent is the dispatcher, which therefore learns of its
 end from the kernel; all that is left to do here is to fork and to say the pid.
 
-Arguments: the tier, the link to the dispatcher, the pipe for pids, the directory of the scratches, the walls.
+Arguments: the tier, the link to the dispatcher, the pipe for pids, the directory of the scratches, the walls, and a
+mark by which its children are known for its own.
 """
 
 from __future__ import annotations
