@@ -123,5 +123,6 @@ def server_settings(
         "box_root": box_root,
         "slots": config.slots_of_workers,
         "uid_base": uid_base,
+        "recycle_after": config.recycle_after,
         "walls": {"shared_uid": uid_base is None, "readable": readable, "required": required},
     }

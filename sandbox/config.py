@@ -122,6 +122,9 @@ class SandboxConfig(Section):
         le=MOST_SLOTS,
         description="calls running at once, over all workers; the others queue; 3 a worker if null",
     )
+    recycle_after: int = operational(
+        20_000, ge=1, description="calls after which a fork server is replaced by a fresh one"
+    )
     queue: int = operational(
         50_000, ge=1, description="calls waiting at most; beyond it: overloaded"
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from sandbox.image.server.imports import RANKS, TIERS, tier_for
 from sandbox.outcome import Outcome, Status
 from sandbox.selfcheck.programs.residue import OF_MY_UID
 from sandbox.service import Sandbox
-from tests.sandbox.support import QUICK, containers_of, dispatchers_of, sandbox_at
+from tests.sandbox.support import QUICK, children_of, containers_of, dispatchers_of, sandbox_at
 
 HOG = """
 import os, time
@@ -112,6 +114,11 @@ async def test_calls_are_unlike_each_other_in_what_they_draw(client: SandboxClie
     assert all(len(set(column)) == 4 for column in zip(*drawn, strict=True))
 
 
+def zygotes_of(sandbox: Sandbox) -> set[int]:
+    """Of an idle sandbox."""
+    return {child for pid in dispatchers_of(sandbox) for child in children_of(pid)}
+
+
 def held_by(sandbox: Sandbox) -> list[set[str]]:
     """What the descriptors of each dispatcher lead to, kinds only."""
     return [
@@ -146,6 +153,32 @@ async def test_dispatcher_keeps_nothing_of_ended_calls() -> None:
         while (await client.health())["running"]:
             await asyncio.sleep(0.05)
         assert held_by(sandbox) == before
+        await client.close()
+
+
+async def test_fork_servers_are_replaced_without_a_trace() -> None:
+    with sandbox_at("ns-root", slots=4, workers=1, recycle_after=30) as sandbox:
+        client = SandboxClient(sandbox.endpoint)
+        await client.run("import scipy")  # waits for the last fork server to start
+        first = zygotes_of(sandbox)
+        number = 0
+        while len(first & zygotes_of(sandbox)) == len(first):
+            outcomes = await asyncio.gather(*(client.run(f"print({number})") for _ in range(40)))
+            assert {(o.stdout, o.attempt) for o in outcomes} == {(f"{number}\n", 1)}
+            number += 1
+        await client.close()
+
+
+@pytest.mark.slow
+async def test_fork_server_that_hangs_is_replaced() -> None:
+    with sandbox_at("ns-root", slots=2, workers=1) as sandbox:
+        client = SandboxClient(sandbox.endpoint)
+        await client.run("import scipy")  # waits for the last fork server to start
+        for pid in zygotes_of(sandbox):
+            os.kill(pid, signal.SIGSTOP)
+        outcomes = await asyncio.gather(*(client.run(f"print({i})") for i in range(8)))
+        assert [outcome.stdout for outcome in outcomes] == [f"{i}\n" for i in range(8)]
+        assert (await client.health())["lost_workers"] == 0
         await client.close()
 
 

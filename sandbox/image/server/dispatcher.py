@@ -8,7 +8,8 @@ A call's life: waiting -> started (its zygote forks) -> running -> ended -> sett
 end within EARLY_S, and for those nothing is watched: their output is in the pipes when they end.
 
 Settings (JSON, first argument): socket, box_root, slots (first, last + 1), uid_base (null: calls keep the
-service's uid), reaper (a uid of its own: two dispatchers that shared one would kill each other), walls (see walls.py).
+service's uid), reaper (a uid of its own: two dispatchers that shared one would kill each other), recycle_after
+(calls of a zygote), walls (see walls.py).
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Dispatcher:
         self.null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.unreaped = False  # a child has ended whose call was not known then
         self.box_root, self.walls = settings["box_root"], settings["walls"]
+        self.recycle_after: int = settings["recycle_after"]
         self.tiers = {name: Tier(name, self) for name in TIERS}
         self.unstarted = deque(self.tiers.values())
         self.start_tier()

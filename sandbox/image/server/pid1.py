@@ -6,7 +6,7 @@ the owner did or failed to do can leave a sandbox behind. A dispatcher that ends
 SILENT_S, is started again alone, with growing pauses; one that never works ends the sandbox.
 
 Settings (JSON, first argument): log, sockets (a pattern), box_root, uid_base (null: calls keep the service's
-uid), slots (of each dispatcher), walls (see walls.py).
+uid), slots (of each dispatcher), recycle_after (calls of a zygote), walls (see walls.py).
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ def keepers_of(settings: dict[str, Any]) -> list[Keeper]:
             "slots": [first, first + count],
             "uid_base": base,
             "walls": settings["walls"],
+            "recycle_after": settings["recycle_after"],
             "reaper": None if base is None else base + sum(counts) + index,
         }
         keepers.append(Keeper(f"dispatcher {index}", own))

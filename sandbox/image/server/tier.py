@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MOST_FAILURES = 6  # in a row, without ever becoming ready
 FIRST_PAUSE_S = 0.1
-MOST_FORKS = 20_000
 MOST_GROWTH = 32 << 20  # bytes
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -78,10 +77,6 @@ class Zygote:
         self.memory = tree.own_memory(self.process.pid)
         self.memory_at_first = self.memory_at_first or self.memory
 
-    @property
-    def old(self) -> bool:
-        return self.forks > MOST_FORKS or self.memory > self.memory_at_first + MOST_GROWTH
-
 
 class Tier:
     def __init__(self, name: str, dispatcher: Dispatcher) -> None:
@@ -122,7 +117,9 @@ class Tier:
         if self.zygote is None:
             return
         self.zygote.look()
-        if self.zygote.old and self._next is None:
+        grown = self.zygote.memory - self.zygote.memory_at_first
+        old = self.zygote.forks > self._dispatcher.recycle_after or grown > MOST_GROWTH
+        if old and self._next is None:
             self.start()
 
     def replace(self) -> None:
