@@ -131,3 +131,13 @@ class Call:
         if number == signal.SIGKILL and oom.moved_since(self.started_at):
             return "oom_victim"
         return "signal"
+
+
+def file_of(name: str, data: bytes) -> int:
+    """An anonymous file: the program may read it at any pace, or never."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

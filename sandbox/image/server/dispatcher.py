@@ -24,21 +24,19 @@ from contextlib import suppress
 from typing import Any
 
 from . import linux, tree, wire
-from .call import MIB, Call, Exit
+from .call import MIB, Call, Exit, file_of
 from .imports import TIERS
 from .loop import Loop
 from .order import Order
 from .peers import Peer, Peers
 from .pid1 import ALIVE, BEAT
-from .slot import Slot
+from .slot import AGAIN_S, QUIET_S, Slot, slots_of
 from .strays import below
 from .tier import Tier
 
 EARLY_S = 0.01
 WATCH_S = 0.1
 SOFT_STOP_S = 0.3  # between the signal that lets a program flush and the one that it cannot survive
-AGAIN_S = 0.002
-QUIET_S = 5.0  # a slot that is not clean by then is given up
 TICK_S = 1.0
 STUCK_S = 5.0  # a zygote that takes so long to fork is replaced
 
@@ -322,40 +320,6 @@ class Dispatcher:
         if uid is not None:  # else nothing leaves the tree below the first process
             roots += self.strays(call.slot)
         return tree.usage_below(roots, uid, self.tiers[call.tier].memory)
-
-
-def file_of(name: str, data: bytes) -> int:
-    """An anonymous file: the program may read it at any pace, or never."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
-def slots_of(settings: dict[str, Any]) -> dict[int, Slot]:
-    """The slots by their numbers, with nothing in them that a former dispatcher left behind."""
-    base = settings["uid_base"]
-    slots = [
-        Slot(
-            number,
-            None if base is None else base + number,
-            settings["reaper"],
-            os.path.join(settings["box_root"], str(number)),
-        )
-        for number in range(*settings["slots"])
-    ]
-    give_up_at = time.monotonic() + QUIET_S
-    for slot in slots:
-        slot.kill(None)
-        while slot.uid is not None and tree.any_of(slot.uid):
-            if time.monotonic() > give_up_at:
-                sys.exit(f"slot {slot.index}: processes of a former dispatcher do not end")
-            time.sleep(AGAIN_S)
-            slot.kill(None)
-        slot.clean()
-    return {slot.index: slot for slot in slots}
 
 
 def main() -> None:

@@ -11,10 +11,17 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
+
+from . import tree
 
 MODE = 0o700
+AGAIN_S = 0.002  # between kills of what does not end at once
+QUIET_S = 5.0  # a slot that is not empty by then is given up
 
 
 class Slot:
@@ -64,6 +71,30 @@ class Slot:
             empty(self.box)
             for name in attributes:
                 os.removexattr(self._box_fd, name)
+
+
+def slots_of(settings: dict[str, Any]) -> dict[int, Slot]:
+    """The slots by their numbers, with nothing in them that a former dispatcher left behind."""
+    base = settings["uid_base"]
+    slots = [
+        Slot(
+            number,
+            None if base is None else base + number,
+            settings["reaper"],
+            os.path.join(settings["box_root"], str(number)),
+        )
+        for number in range(*settings["slots"])
+    ]
+    give_up_at = time.monotonic() + QUIET_S
+    for slot in slots:
+        slot.kill(None)
+        while slot.uid is not None and tree.any_of(slot.uid):
+            if time.monotonic() > give_up_at:
+                sys.exit(f"slot {slot.index}: processes of a former dispatcher do not end")
+            time.sleep(AGAIN_S)
+            slot.kill(None)
+        slot.clean()
+    return {slot.index: slot for slot in slots}
 
 
 def empty(top: str) -> None:
