@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from flows import local_server
 
@@ -21,6 +22,9 @@ os.environ["PREFECT_LOGGING_TO_API_ENABLED"] = "false"
 # On a shared CPU, OpenMP threads that spin cost a factor of ten.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -168,7 +168,7 @@ async def test_full_queue_says_overloaded() -> None:
     with sandbox_at("ns-root", slots=1, queue=2) as sandbox:
         patient, hasty = (
             SandboxClient(sandbox.endpoint),
-            SandboxClient(sandbox.endpoint, deadline_s=0.5),
+            SandboxClient(sandbox.endpoint, deadline_s=3),
         )
         code, limits = "import time; time.sleep(600)", Limits(wall_s=1200)
         waiting = [asyncio.create_task(patient.run(code, limits=limits)) for _ in range(3)]
